@@ -1,0 +1,250 @@
+"""What may stand in the configuration: one plain dataclass a group, one Enum a choice.
+
+`None` means "decide for me"; `preflight.resolve` replaces every `None` and every `auto` exactly once.
+Values people choose live in the YAML beside this file; names, types and units live here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+# Hydra resolves these annotations at run time, so the names must be importable here: str, int, Enum, list.
+
+
+class Family(Enum):
+    """Architectures whose sums are modelled."""
+
+    gpt2 = "gpt2"  # LayerNorm, GELU, learned positions, tied head
+    llama = "llama"  # RMSNorm, SwiGLU, rotary positions, grouped key/value heads
+
+
+class Tokenizer(Enum):
+    """How text becomes token ids; a model and its data must agree."""
+
+    byte = "byte"  # 256 ids, no files needed
+    gpt2 = "gpt2"  # 50,257 BPE ids (tiktoken)
+    other = "other"  # ready token files only
+
+
+class DataKind(Enum):
+    """Where the tokens come from."""
+
+    auto = "auto"  # byte-level models: stdlib; BPE models: openwebtext
+    stdlib = "stdlib"
+    text = "text"
+    bin = "bin"
+    shakespeare = "shakespeare"
+    openwebtext = "openwebtext"
+    fineweb_edu = "fineweb_edu"
+
+
+class PrecisionChoice(Enum):
+    """`trainer.precision`; `auto` takes what the hardware does well."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class CheckpointingChoice(Enum):
+    """`trainer.activation_checkpointing`: recompute each block in the backward pass, or keep everything."""
+
+    none = "none"
+    full = "full"
+
+
+class JudgeOn(Enum):
+    """Which edge of the band hours and money are judged on."""
+
+    mid = "mid"
+    high = "high"
+
+
+class PolicyChoice(Enum):
+    """What happens when the plan is over a budget."""
+
+    auto = "auto"  # lower batch and precision, loudly
+    refuse = "refuse"  # exit 3 and say what would help
+    off = "off"  # launch anyway, warned
+
+
+class ReportChoice(Enum):
+    """`report=`: one screen, every term, or one JSON document."""
+
+    text = "text"
+    full = "full"
+    json = "json"
+
+
+class TrackingBackend(Enum):
+    """`tracking=none|wandb`."""
+
+    none = "none"
+    wandb = "wandb"
+
+
+class TrackingMode(Enum):
+    """`auto` is online when a key is there and the server answers, else offline; never a prompt."""
+
+    auto = "auto"
+    online = "online"
+    offline = "offline"
+
+
+@dataclass(kw_only=True, slots=True)
+class RecipeConfig:
+    """What a model is usually trained with; every value is a default of `trainer.*`."""
+
+    sequence_length: int  # tokens
+    micro_batch_size: int  # sequences per rank per pass
+    tokens_per_step: int  # the global batch, in tokens
+    total_tokens: int
+    learning_rate: float
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelConfig:
+    """Shape of a decoder-only transformer."""
+
+    name: str
+    family: Family
+    n_layer: int
+    n_head: int
+    n_kv_head: int | None = None  # None: as many as n_head
+    n_embd: int
+    d_ff: int | None = None  # None: 4 x n_embd for gpt2; llama presets give it
+    vocab_size: int
+    tokenizer: Tokenizer
+    tied_head: bool
+    bias: bool = False
+    dropout: float = 0.0
+    recipe: RecipeConfig
+
+
+@dataclass(kw_only=True, slots=True)
+class DataConfig:
+    """Which text, and where its token files are kept."""
+
+    kind: DataKind
+    path: str | None = None  # text: a file or folder; bin: a folder with train.bin and val.bin
+    dir: str = "data"  # prepared token files live in <dir>/<name>/
+    val_fraction: float = 0.1  # of the text, held out
+
+
+@dataclass(kw_only=True, slots=True)
+class CustomCardConfig:
+    """Numbers of a card that the catalog lacks (`hw.card=custom`)."""
+
+    memory_gib: float | None = None
+    bf16_tflops: float | None = None  # dense, FP32 accumulate
+    fp16_tflops: float | None = None
+    fp32_tflops: float | None = None
+    bandwidth_gb_per_second: float | None = None
+    watts: float | None = None
+    compute_capability: float | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class HwConfig:
+    """The machine the bill is for. `hw=4x4090`, `hw=2x8xh100`, `hw=auto`, `hw=cpu`, `hw=2xcpu`."""
+
+    card: str  # catalog name or alias, `auto`, `cpu` or `custom`
+    n_nodes: int = 1
+    n_gpus_per_node: int | None = None  # None: all of them (auto), one (named card)
+    price_usd_per_hour: float | None = None  # your own price of one node with all its cards
+    owned: bool | None = None  # None: auto and cpu are owned, a named card is rented
+    country: str = "world"  # whose electricity tariff and grid intensity
+    electricity_usd_per_kwh: float | None = None
+    watts: float | None = None  # what one node draws in training, when you know it
+    custom: CustomCardConfig = field(default_factory=CustomCardConfig)
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainerConfig:
+    """How the model is trained. None: the model's recipe, or derived."""
+
+    micro_batch_size: int | None = None  # sequences per rank per pass
+    tokens_per_step: int | None = None  # the global batch; lowering never changes it
+    sequence_length: int | None = None
+    n_steps: int | None = None  # give this or total_tokens
+    total_tokens: int | None = None
+    precision: PrecisionChoice = PrecisionChoice.auto
+    compile: bool | None = None  # None: on for CUDA cards, off for cpu and mps
+    activation_checkpointing: CheckpointingChoice = CheckpointingChoice.none
+    learning_rate: float | None = None
+    min_learning_rate_fraction: float = 0.1  # where the cosine ends, as a fraction of its peak
+    warmup_fraction: float = 0.02  # of the steps, linear
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0  # 0 turns it off
+    eval_interval: int | None = None  # steps; None: about ten times a run; 0: only at the end
+    eval_tokens: int | None = None  # held-out tokens an evaluation; None: about a step's worth, bounded
+    checkpoint_interval: int | None = None  # steps; None: about five times a run, at most every 30 min (predicted)
+    keep_checkpoints: int = 2
+    log_interval: int | None = None  # steps; None: about every two seconds (predicted)
+
+
+@dataclass(kw_only=True, slots=True)
+class BudgetConfig:
+    """Limits. None: no limit."""
+
+    max_hours: float | None = 24.0
+    max_cost_usd: float | None = None
+    max_energy_kwh: float | None = None
+    max_memory_fraction: float = 0.95  # of the card's memory, held against the band's high edge
+    judge_on: JudgeOn = JudgeOn.mid
+
+
+@dataclass(kw_only=True, slots=True)
+class LoweringConfig:
+    """What the launcher may change when the plan is over a budget."""
+
+    policy: PolicyChoice = PolicyChoice.auto
+    keep: list[str] = field(default_factory=list)  # rungs never used: batch, precision, model
+    allow_model: bool = False  # a smaller model changes the science: only with consent
+
+
+@dataclass(kw_only=True, slots=True)
+class LauncherConfig:
+    """How the plan reaches its processors."""
+
+    grace_seconds: float = 120.0  # to finish the step and save after a signal
+    rendezvous_timeout_seconds: float = 60.0  # for a rank to receive the plan under torchrun
+
+
+@dataclass(kw_only=True, slots=True)
+class TrackingConfig:
+    """Where the numbers go besides the run folder."""
+
+    backend: TrackingBackend
+    mode: TrackingMode = TrackingMode.auto
+    project: str = "preflight"
+    entity: str | None = None
+    notes: str = ""
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, slots=True)
+class Config:
+    """Everything `python launch.py` accepts."""
+
+    model: ModelConfig
+    data: DataConfig
+    hw: HwConfig
+    trainer: TrainerConfig
+    budget: BudgetConfig
+    lowering: LoweringConfig
+    launcher: LauncherConfig
+    tracking: TrackingConfig
+    name: str | None = None  # part of the run folder's name; None: the model's
+    seed: int = 1337
+    dry_run: bool = False
+    report: ReportChoice = ReportChoice.text
+    runs_dir: str = "runs"
+    calibration: str = "ledger"  # ledger | off | FILE
+    resume: str | None = None  # a run folder, or `latest`
+    plan: str | None = None  # a plan.json to replay

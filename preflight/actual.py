@@ -1,0 +1,33 @@
+"""What a run really needed. Leaf names as in the estimate, so that the two sides pair up everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actual:
+    """Measured by the trainer; leaf names as in the estimate. None: not measured or unknown."""
+
+    peak_allocated_bytes: int | None  # max over ranks
+    peak_reserved_bytes: int | None
+    peak_device_bytes: int | None  # cpu: peak resident set
+    base_memory_bytes: int | None  # cpu: resident set before the model was built
+    step_seconds: float | None  # median after warm-up
+    step_seconds_p90: float | None
+    tokens_per_second: float | None
+    mfu: float | None
+    wall_seconds: float | None  # since launch.py started
+    wall_terms_seconds: Mapping[str, float]  # startup, compile, steps, evaluations, checkpoints, data, shutdown
+    cost_usd: float | None
+    energy_kwh: float | None
+    co2_kg: float | None
+    n_steps_done: int
+    train_loss: float | None
+    val_loss: float | None
+    exit_code: int
+    exit_reason: str
+    failed_rank: int | None
+    device: str  # what it ran on
+    torch: str

@@ -1,0 +1,292 @@
+"""The frozen plan: every decision resolved, nothing left to `auto`, so that a bill can be worked out again from it alone.
+
+`preflight.resolve.resolve` makes it; `preflight.lowering` returns changed copies; `preflight.planfile` reads and writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from conf.schema import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
+
+
+class Precision(Enum):
+    """Arithmetic of the forward and backward pass; weights and Adam's moments stay fp32."""
+
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class Checkpointing(Enum):
+    """Activation checkpointing."""
+
+    none = "none"
+    full = "full"
+
+
+class CardKind(Enum):
+    """What runs the matmuls."""
+
+    cuda = "cuda"
+    rocm = "rocm"
+    mps = "mps"
+    cpu = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One accelerator (or this CPU), as the catalog or the machine describes it. None: unknown."""
+
+    name: str  # short name, as in hw=4x4090
+    label: str  # what people call it: "RTX 4090 24 GB"
+    kind: CardKind
+    compute_capability: float | None
+    memory_bytes: int | None  # what a process can address in total, context included
+    bandwidth_bytes_per_second: float | None
+    peak_flops_per_second: Mapping[str, float]  # dense, FP32 accumulate, by Precision name
+    has_bf16: bool
+    watts: float | None  # board power limit
+    ecc: bool | None
+    nvlink_bytes_per_second: float | None  # both directions, per card; 0 none
+    p2p: bool | None  # card to card over PCIe
+    pcie_generation: int | None
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Who sells the machine and for how much, or that it is owned. None: unknown price."""
+
+    provider: str
+    instance: str
+    usd_per_hour: float | None  # one node with all its cards; 0 for owned hardware (electricity is apart)
+    as_of: str
+    source: str
+    owned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Electricity:
+    """Tariff and grid of the place where the machine stands."""
+
+    country: str
+    usd_per_kwh: float | None
+    g_co2_per_kwh: float | None
+    pue: float  # facility power / machine power
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """Shape of the model."""
+
+    name: str
+    family: Family
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    n_embd: int
+    d_ff: int
+    vocab_size: int
+    tokenizer: Tokenizer
+    tied_head: bool
+    bias: bool
+    dropout: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPlan:
+    """Which tokens. Paths are absolute."""
+
+    kind: DataKind
+    name: str
+    source_path: str | None  # the user's text, for kind=text
+    dir: str  # folder with train.bin, val.bin, manifest.json
+    val_fraction: float
+    prepared: bool
+    n_train_tokens: int | None  # None: not prepared, or not yet counted
+    n_val_tokens: int | None
+    dtype: str | None  # uint16 | uint32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HwPlan:
+    """The machine the bill is for."""
+
+    card: Card
+    n_nodes: int
+    n_gpus_per_node: int  # ranks per node, for cpu too
+    declared: str  # as asked for: "4x4090", "auto"
+    detected: bool  # card facts read off this machine rather than from the catalog
+    host_memory_bytes: int | None
+    n_cpu_cores: int | None
+    disk_bytes_per_second: float | None
+    offer: Offer
+    alternative: Offer | None  # the other reading of the money, shown in a second line
+    electricity: Electricity
+    host_watts: float | None  # CPU, RAM and fans of one node
+    watts: float | None  # of one node in training, when given
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.n_nodes * self.n_gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerPlan:
+    """How the model is trained."""
+
+    micro_batch_size: int
+    grad_accum_steps: int
+    tokens_per_step: int
+    sequence_length: int
+    n_steps: int
+    precision: Precision
+    compile: bool
+    activation_checkpointing: Checkpointing
+    learning_rate: float
+    min_learning_rate: float
+    n_warmup_steps: int
+    weight_decay: float
+    beta1: float
+    beta2: float
+    grad_clip: float
+    eval_interval: int  # steps; 0: only at the end
+    n_eval_sequences: int  # over all ranks
+    checkpoint_interval: int
+    keep_checkpoints: int
+    log_interval: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens seen in training."""
+        return self.n_steps * self.tokens_per_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPlan:
+    """Limits. None: no limit."""
+
+    max_hours: float | None
+    max_cost_usd: float | None
+    max_energy_kwh: float | None
+    max_memory_fraction: float
+    judge_on: JudgeOn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweringPlan:
+    """What may be changed, and what the model rung has to choose from (same family, smaller, largest first)."""
+
+    policy: PolicyChoice
+    keep: tuple[str, ...]
+    allow_model: bool
+    smaller_models: tuple[ModelPlan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherPlan:
+    """How the plan reaches its processors."""
+
+    grace_seconds: float
+    rendezvous_timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingPlan:
+    """Where the numbers go besides the run folder."""
+
+    backend: TrackingBackend
+    mode: TrackingMode
+    project: str
+    entity: str | None
+    notes: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """What earlier runs say about one number: measured / formula, or a measured absolute.
+
+    `low` and `high` are the p10 and p90 to use once the factor is applied.
+    """
+
+    value: float
+    low: float
+    high: float
+    n_runs: int
+    scope: str  # "same plan", "same machine", ...: what the runs share with this one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Frozen into the plan, so that every bill can be recomputed. Keys of `factors`:
+
+    ratios      step_seconds, activation_bytes, evaluation_seconds, checkpoint_seconds
+    absolutes   base_memory_bytes, startup_seconds, compile_seconds, watts (of one node)
+    """
+
+    n_runs: int
+    factors: Mapping[str, Factor]
+    ledger_sha256: str | None
+
+
+NO_CALIBRATION = Calibration(n_runs=0, factors={}, ledger_sha256=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """Versions that the sums depend on; torch is read from its metadata, never imported."""
+
+    python: str
+    torch: str | None
+    preflight: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Everything the sums and the trainer need."""
+
+    name: str
+    created_at: str  # ISO 8601, UTC
+    command: str  # what was typed
+    seed: int
+    model: ModelPlan
+    data: DataPlan
+    hw: HwPlan
+    trainer: TrainerPlan
+    budget: BudgetPlan
+    lowering: LoweringPlan
+    launcher: LauncherPlan
+    tracking: TrackingPlan
+    software: Software
+    runs_dir: str  # absolute
+    calibration: Calibration = NO_CALIBRATION
+    provenance: Mapping[str, str] = field(default_factory=dict)  # config path -> given | default | detected | recipe
+
+
+def with_micro_batch_size(trainer: TrainerPlan, micro_batch_size: int, world_size: int) -> dict[str, int]:
+    """The two fields that move together; raises ValueError when the global batch would change."""
+    n_sequences = trainer.tokens_per_step // trainer.sequence_length
+    if n_sequences % (micro_batch_size * world_size):
+        raise ValueError(f"{micro_batch_size} x {world_size} ranks does not divide {n_sequences} sequences")
+    return {
+        "micro_batch_size": micro_batch_size,
+        "grad_accum_steps": n_sequences // (micro_batch_size * world_size),
+    }
+
+
+def valid_micro_batch_sizes(trainer: TrainerPlan, world_size: int) -> list[int]:
+    """Every micro-batch that keeps `tokens_per_step` exactly, ascending."""
+    n_sequences = trainer.tokens_per_step // trainer.sequence_length
+    if n_sequences % world_size:
+        return []
+    per_rank = n_sequences // world_size
+    return [size for size in range(1, per_rank + 1) if per_rank % size == 0]

@@ -1,0 +1,87 @@
+"""Frozen dataclasses to JSON and back. `plan.json` is what ranks read and what `plan=FILE` replays."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from preflight.errors import ConfigError, Problem
+
+T = TypeVar("T")
+
+SCHEMA_VERSION = 1
+
+
+def to_jsonable(value: Any) -> Any:
+    """Dataclasses become objects, enums their names, tuples lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_jsonable(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        return {str(k): to_jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_jsonable(v) for v in value]
+    return value
+
+
+def from_jsonable(kind: Any, value: Any) -> Any:
+    """The inverse of `to_jsonable` for a type hint; raises KeyError, TypeError or ValueError on foreign data."""
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else from_jsonable(_the_other(kind), value)
+    if origin is tuple:
+        return tuple(from_jsonable(typing.get_args(kind)[0], v) for v in value)
+    if origin is not None and issubclass(origin, Mapping):
+        return {k: from_jsonable(typing.get_args(kind)[1], v) for k, v in value.items()}
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{f.name: from_jsonable(hints[f.name], value[f.name]) for f in fields(kind)})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind[value]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is not Any and not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+def _the_other(kind: Any) -> Any:
+    return next(arg for arg in typing.get_args(kind) if arg is not types.NoneType)
+
+
+def read_json(kind: type[T], path: Path, key: str) -> T:
+    """The dataclass stored under `key` of the JSON document at `path`; ConfigError when it is not one of ours."""
+    try:
+        document = json.loads(path.read_text())
+        version = document["schema_version"]
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {version}, this program reads {SCHEMA_VERSION}")
+        return typing.cast("T", from_jsonable(kind, document[key]))
+    except OSError as error:
+        message = error.strerror or str(error)
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"not a file of ours: {error}"
+    raise ConfigError([Problem(path="plan", value=str(path), message=message, fix="plan=RUN_DIR/plan.json")])
+
+
+def write_json(document: Mapping[str, Any], path: Path, *, exclusive: bool = False) -> None:
+    """One JSON document, written beside its place, flushed and renamed; `exclusive` fails when it is there already."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **{k: to_jsonable(v) for k, v in document.items()}}, indent=1)
+    if exclusive:
+        with path.open("x") as file:
+            file.write(text + "\n")
+        return
+    temporary = path.with_name(path.name + f".{os.getpid()}.tmp")
+    with temporary.open("w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

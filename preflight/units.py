@@ -1,0 +1,54 @@
+"""Constants and formatting. Inside, base units only: int bytes, float seconds, fractions 0..1."""
+
+from __future__ import annotations
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+GB = 10**9
+SECONDS_PER_MINUTE = 60.0
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86400.0
+JOULES_PER_KWH = 3.6e6
+
+
+def format_bytes(n_bytes: float) -> str:
+    """`12.3 GiB`, `640 MiB`, `3 KiB`: binary units, and says so."""
+    if abs(n_bytes) >= GIB:
+        return f"{n_bytes / GIB:.1f} GiB" if abs(n_bytes) < 100 * GIB else f"{n_bytes / GIB:,.0f} GiB"
+    if abs(n_bytes) >= MIB:
+        return f"{n_bytes / MIB:.0f} MiB"
+    return f"{n_bytes / KIB:.0f} KiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """`3.2 days`, `5.1 h`, `12 min`, `74 s`, `31 ms`: the unit a person would say."""
+    if seconds >= 2 * SECONDS_PER_DAY:
+        return f"{seconds / SECONDS_PER_DAY:,.1f} days"
+    if seconds >= 1.5 * SECONDS_PER_HOUR:
+        return f"{seconds / SECONDS_PER_HOUR:.1f} h"
+    if seconds >= 2 * SECONDS_PER_MINUTE:
+        return f"{seconds / SECONDS_PER_MINUTE:.0f} min"
+    if seconds >= 1:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
+
+
+def format_usd(usd: float) -> str:
+    """Money with the digits that matter: `$612`, `$4.20`, `$0.0031`."""
+    if usd >= 100:
+        return f"${usd:,.0f}"
+    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
+
+
+def format_count(n: float) -> str:
+    """`124.4M`, `10.0B`, `491,520`: people read 1.3B faster than 1300000000."""
+    for limit, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if abs(n) >= limit:
+            return f"{n / limit:.1f}{letter}"
+    return f"{n:,.0f}"
+
+
+def format_kwh(kwh: float) -> str:
+    """Energy: `12.3 kWh`, `4.1 Wh`."""
+    return f"{kwh:,.1f} kWh" if kwh >= 1 else f"{kwh * 1e3:.3g} Wh"
