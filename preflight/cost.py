@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from preflight.band import Band
-from preflight.plan import HwPlan, RunPlan
 from preflight.duration import WallEstimate
+from preflight.plan import HwPlan, RunPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
