@@ -1,0 +1,50 @@
+"""plan.json holds the whole plan, and nothing else is taken for one."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from preflight.errors import ConfigError
+from preflight.plan import Calibration, Factor, RunPlan
+from preflight.planfile import read_json, write_json
+
+
+def test_plan_survives_the_round_trip(make_plan: Callable[..., RunPlan], tmp_path: Path) -> None:
+    factor = Factor(value=1.07, low=0.9, high=1.2, n_runs=4, scope="same machine")
+    plan = make_plan(
+        calibration=Calibration(n_runs=4, factors={"step_seconds": factor}, ledger_sha256="ab"),
+        provenance={"trainer.micro_batch_size": "given"},
+    )
+    write_json({"plan": plan}, tmp_path / "plan.json")
+    assert read_json(RunPlan, tmp_path / "plan.json", "plan") == plan
+
+
+def test_exclusive_write_fails_when_the_file_is_there(make_plan: Callable[..., RunPlan], tmp_path: Path) -> None:
+    write_json({"plan": make_plan()}, tmp_path / "plan.json", exclusive=True)
+    with pytest.raises(FileExistsError):
+        write_json({"plan": make_plan()}, tmp_path / "plan.json", exclusive=True)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 99, "plan": {}}', '{"schema_version": 1}'])
+def test_foreign_file_is_a_config_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"plan\.json"):
+        read_json(RunPlan, path, "plan")
+
+
+def test_wrong_type_inside_is_a_config_error(make_plan: Callable[..., RunPlan], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_json({"plan": make_plan()}, path)
+    document = json.loads(path.read_text())
+    document["plan"]["trainer"]["n_steps"] = "many"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match="many"):
+        read_json(RunPlan, path, "plan")
+
+
+def test_missing_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_json(RunPlan, tmp_path / "nothing.json", "plan")
