@@ -1,0 +1,170 @@
+"""Which tokens lie in a data folder, and can they be trained on? The manifest beside the token files answers.
+
+A prepared folder holds `train.bin` and `val.bin` (bare little-endian token ids, as nanoGPT's prepare.py writes them)
+and `manifest.json`, which is written last: a folder without one is not prepared, or was not made by us.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from json import loads
+from pathlib import Path
+
+from conf.schema import Tokenizer
+from preflight.errors import ConfigError, Problem
+from preflight.planfile import SCHEMA_VERSION, from_jsonable, write_json
+
+MANIFEST_NAME = "manifest.json"
+TRAIN_NAME = "train.bin"
+VAL_NAME = "val.bin"
+ITEM_BYTES = {"uint16": 2, "uint32": 4}
+N_SAMPLED_BLOCKS = 16  # of a foreign token file, spread evenly: enough to catch a wrong dtype or tokenizer
+SAMPLED_BLOCK_TOKENS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What the folder holds; counts are tokens, not bytes."""
+
+    name: str
+    tokenizer: Tokenizer
+    vocab_size: int  # every id is below it
+    dtype: str  # uint16 | uint32
+    n_train_tokens: int
+    n_val_tokens: int
+    sha256: Mapping[str, str]  # file name -> digest; empty when nobody vouches for the files
+    source: str  # where the text came from
+    created_at: str  # ISO 8601, UTC
+
+    def n_tokens(self) -> dict[str, int]:
+        """Tokens by file name."""
+        return {TRAIN_NAME: self.n_train_tokens, VAL_NAME: self.n_val_tokens}
+
+
+def smallest_dtype(vocab_size: int) -> str:
+    """Two bytes a token hold 65,536 ids; larger vocabularies take four."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """The last step of a preparation: atomically, when the token files are complete."""
+    write_json({"manifest": manifest}, folder / MANIFEST_NAME)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """None: not prepared. ConfigError with the cause when the file is torn or not one of ours."""
+    path = folder / MANIFEST_NAME
+    try:
+        document = loads(path.read_text(encoding="utf-8"))
+        if document["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {document['schema_version']}, this program reads {SCHEMA_VERSION}")
+        manifest = from_jsonable(Manifest, document["manifest"])
+        if manifest.dtype not in ITEM_BYTES:
+            raise ValueError(f"dtype {manifest.dtype!r}, known are {', '.join(ITEM_BYTES)}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        cause = error.strerror or str(error)
+    except KeyError as error:
+        cause = f"not a manifest of ours: no {error}"
+    except (TypeError, ValueError) as error:
+        cause = f"torn or not a manifest of ours: {error}"
+    else:
+        return manifest if isinstance(manifest, Manifest) else None
+    raise ConfigError([Problem(path="data.dir", value=str(path), message=cause, fix=f"rm '{path}' and prepare again")])
+
+
+def manifest_of_foreign_files(folder: Path, vocab_size: int, dtype: str | None = None) -> Manifest | None:
+    """Ready token files that came without a manifest: counted from their sizes, the dtype by the vocabulary.
+
+    None when one of the two files is missing.
+    """
+    dtype = dtype or smallest_dtype(vocab_size)
+    paths = [folder / TRAIN_NAME, folder / VAL_NAME]
+    if not all(path.is_file() for path in paths):
+        return None
+    n_train_tokens, n_val_tokens = (path.stat().st_size // ITEM_BYTES[dtype] for path in paths)
+    return Manifest(
+        name=folder.name,
+        tokenizer=Tokenizer.other,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        n_train_tokens=n_train_tokens,
+        n_val_tokens=n_val_tokens,
+        sha256={},
+        source=f"{folder} (no manifest: {dtype} assumed from a vocabulary of {vocab_size:,})",
+        created_at="",
+    )
+
+
+def folder_problems(
+    folder: Path, manifest: Manifest, *, vocab_size: int, sequence_length: int, option: str = "data.dir"
+) -> tuple[Problem, ...]:
+    """Everything wrong with the files that can be seen without reading them whole; `option` is how they were chosen."""
+    return tuple(
+        Problem(path=option, value=str(folder), message=message, fix=fix)
+        for message, fix in (
+            *_vocabulary_faults(manifest, vocab_size),
+            *(
+                fault
+                for name, n_tokens in manifest.n_tokens().items()
+                for fault in _file_faults(folder / name, n_tokens, manifest, vocab_size, sequence_length)
+            ),
+        )
+    )
+
+
+def _vocabulary_faults(manifest: Manifest, vocab_size: int) -> Iterator[tuple[str, str]]:
+    if manifest.vocab_size > vocab_size:
+        yield (
+            f"token ids go up to {manifest.vocab_size - 1:,}, the model's vocabulary has {vocab_size:,}",
+            f"model.vocab_size={manifest.vocab_size}, or data made for the model's tokenizer",
+        )
+
+
+def _file_faults(
+    path: Path, n_tokens: int, manifest: Manifest, vocab_size: int, sequence_length: int
+) -> Iterator[tuple[str, str]]:
+    prepare_again = f"rm '{path.parent / MANIFEST_NAME}' and prepare the data again"
+    if not path.is_file():
+        yield f"{path.name} is missing", prepare_again
+        return
+    item_bytes, n_bytes = ITEM_BYTES[manifest.dtype], path.stat().st_size
+    if n_bytes != n_tokens * item_bytes:
+        expected = f"{n_tokens:,} {manifest.dtype} tokens take {n_tokens * item_bytes:,}"
+        yield f"{path.name} has {n_bytes:,} bytes, {expected}: torn, or another dtype", prepare_again
+        return
+    if n_tokens <= sequence_length:  # one sequence needs its length and one more token as the last target
+        shorter = f"trainer.sequence_length={n_tokens - 1}" if n_tokens > 1 else "more text"
+        yield f"{path.name} holds {n_tokens:,} tokens, a sequence needs {sequence_length + 1:,}", shorter
+        return
+    if not manifest.sha256:
+        largest = largest_sampled_id(path, manifest.dtype)
+        if largest >= vocab_size:
+            message = f"{path.name} holds token id {largest:,}, the model's vocabulary has {vocab_size:,}"
+            yield message, "a model with the tokenizer of these files, or files of another dtype"
+
+
+def largest_sampled_id(path: Path, dtype: str) -> int:
+    """The largest id in blocks spread over the file: a cheap look at files that nobody vouches for."""
+    item_bytes = ITEM_BYTES[dtype]
+    n_tokens = path.stat().st_size // item_bytes
+    stride = max(SAMPLED_BLOCK_TOKENS, n_tokens // N_SAMPLED_BLOCKS)
+    largest = 0
+    with path.open("rb") as file:
+        for start in range(0, n_tokens, stride):
+            file.seek(start * item_bytes)
+            block = array("H" if dtype == "uint16" else "I")
+            block.frombytes(file.read(min(SAMPLED_BLOCK_TOKENS, n_tokens - start) * item_bytes))
+            largest = max(largest, max(block))
+    return largest
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex digest, read in pieces: token files can be larger than memory."""
+    import hashlib  # not at module level: loads OpenSSL, and a bill has nothing to hash
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
