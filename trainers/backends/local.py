@@ -1,0 +1,113 @@
+"""A plan reaches the processors of this machine: one rank is one process, several are torchrun's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from preflight.errors import ExitCode
+from preflight.plan import RunPlan
+from trainers.outcome import clear_failures, first_failure, killed
+from trainers.signals import HANDLED, PARENT_VARIABLE
+
+STOP_CODES = {"SIGINT": ExitCode.INTERRUPTED, "SIGTERM": ExitCode.TERMINATED, "SIGUSR1": ExitCode.TERMINATED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the processes ended. `stopped_by`: the signal that asked for it."""
+
+    failed_rank: int | None
+    reason: str
+    stopped_by: str | None
+    ok: bool
+
+
+def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, progress: TextIO) -> Outcome:
+    """Train and wait. Signals to this process reach the ranks, which finish their step and save."""
+    clear_failures(run_dir)
+    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())} | _allocator()
+    process = subprocess.Popen(
+        command(plan, run_dir, started_unix=started_unix, resume=resume),
+        stdout=progress.fileno(),
+        env=environment,
+        cwd=Path(__file__).resolve().parents[2],  # where the packages are
+        start_new_session=True,  # a terminal's Ctrl-C reaches launch.py alone, which passes it on once
+    )
+    with _forwarding(process) as received:
+        code = _wait(process, received, plan.launcher.grace_seconds)
+    return _outcome(run_dir, code, received)
+
+
+def command(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool) -> list[str]:
+    """What is started; no port is fixed: torchrun's standalone rendezvous picks a free one."""
+    worker = ["trainers.worker", str(run_dir), "--started", repr(started_unix), *(["--resume"] if resume else [])]
+    if plan.hw.world_size == 1:
+        return [sys.executable, "-m", *worker]
+    torchrun = [
+        "--standalone",
+        f"--nproc-per-node={plan.hw.n_gpus_per_node}",
+        f"--signals-to-handle={','.join(HANDLED)}",
+        f"--shutdown-timeout={int(plan.launcher.grace_seconds)}",
+    ]
+    return [sys.executable, "-m", "trainers.backends.agent", str(run_dir), *torchrun, "-m", *worker]
+
+
+def _allocator() -> dict[str, str]:
+    """Growing segments keep fragmentation out of the reserved memory; the user's own setting wins."""
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    return {} if name in os.environ or "PYTORCH_ALLOC_CONF" in os.environ else {name: "expandable_segments:True"}
+
+
+@contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[list[str]]:
+    """Pass signals on to the child; yields the names received so far."""
+    received: list[str] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(signal.Signals(number).name)
+        if received.count("SIGINT") > 1:
+            os.killpg(process.pid, signal.SIGKILL)  # a second Ctrl-C means now
+        elif process.poll() is None:
+            process.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in HANDLED if hasattr(signal, name)]
+    before = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(process: subprocess.Popen[bytes], received: list[str], grace_seconds: float) -> int:
+    """The child's exit code; after a signal it has `grace_seconds` to finish its step and save."""
+    deadline: float | None = None
+    while True:
+        try:
+            return process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            if received and deadline is None:
+                deadline = time.monotonic() + grace_seconds + 5
+            if deadline is not None and time.monotonic() > deadline:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _outcome(run_dir: Path, code: int, received: list[str]) -> Outcome:
+    stopped_by = received[0] if received else None
+    if code == 0:
+        return Outcome(ok=True, reason="finished", failed_rank=None, stopped_by=stopped_by)
+    failure = first_failure(run_dir) or (killed(0, -code) if code < 0 else None)
+    if failure is None:
+        reason = f"stopped by {stopped_by}" if stopped_by else f"the training process ended with exit code {code}"
+        return Outcome(ok=False, reason=reason, failed_rank=None, stopped_by=stopped_by)
+    return Outcome(ok=False, reason=failure.reason, failed_rank=failure.rank, stopped_by=stopped_by)
