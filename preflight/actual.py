@@ -31,3 +31,34 @@ class Actual:
     failed_rank: int | None
     device: str  # what it ran on
     torch: str
+
+
+NUMBERS = (
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "peak_device_bytes",
+    "base_memory_bytes",
+    "step_seconds",
+    "step_seconds_p90",
+    "tokens_per_second",
+    "mfu",
+    "wall_seconds",
+    "cost_usd",
+    "energy_kwh",
+    "co2_kg",
+    "n_steps_done",
+    "train_loss",
+    "val_loss",
+)
+
+
+def wall_leaf(term: str) -> str:
+    """The flat name of a wall-time term: `wall_startup_seconds`."""
+    return f"wall_{term}_seconds"
+
+
+def flat_actual(actual: Actual) -> dict[str, float | int | None]:
+    """`actual/<leaf>` numbers; `preflight.flat.flat_estimate` has the same leaves. None: not measured."""
+    leaves = {leaf: getattr(actual, leaf) for leaf in NUMBERS}
+    leaves |= {wall_leaf(term): seconds for term, seconds in actual.wall_terms_seconds.items()}
+    return {f"actual/{leaf}": value for leaf, value in leaves.items()}

@@ -1,0 +1,188 @@
+"""The ledger: lines stay whole whatever happens to the processes that write them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preflight import record as ledger
+
+
+def line(name: str, **extra: Any) -> dict[str, Any]:
+    return {"schema_version": 1, "run_id": name, "plan": {"name": name}, **extra}
+
+
+def names(place: Path) -> list[str]:
+    return [record["run_id"] for record in ledger.read_ledger(place).records]
+
+
+def test_append_line_makes_the_folder_and_the_line_is_read_back(tmp_path: Path) -> None:
+    path = ledger.ledger_path(tmp_path / "new" / "runs")
+    ledger.append_line(path, line("a", note="naïve"))
+    assert path == tmp_path / "new" / "runs" / "ledger.jsonl"
+    assert ledger.read_ledger(tmp_path / "new" / "runs").records == (line("a", note="naïve"),)
+
+
+def test_read_ledger_takes_a_file_as_well_as_a_folder(tmp_path: Path) -> None:
+    other = tmp_path / "team.jsonl"
+    ledger.append_line(other, line("a"))
+    assert names(other) == ["a"]
+    renamed = tmp_path / "history.txt"
+    other.rename(renamed)
+    assert names(renamed) == ["a"]
+
+
+def test_read_ledger_is_empty_when_there_is_none(tmp_path: Path) -> None:
+    assert ledger.read_ledger(tmp_path) == ledger.Ledger(records=(), warnings=(), sha256=None)
+
+
+def test_read_ledger_hashes_the_file_as_it_stands(tmp_path: Path) -> None:
+    ledger.append_line(tmp_path / "ledger.jsonl", line("a"))
+    expected = hashlib.sha256((tmp_path / "ledger.jsonl").read_bytes()).hexdigest()
+    assert ledger.read_ledger(tmp_path).sha256 == expected
+
+
+def test_a_line_torn_by_kill_9_is_skipped_with_a_warning_and_does_not_swallow_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger.append_line(path, line("before"))
+    with path.open("ab") as file:
+        file.write(json.dumps(line("torn")).encode()[:20])
+    read = ledger.read_ledger(tmp_path)
+    assert names(tmp_path) == ["before"]
+    assert len(read.warnings) == 1
+    assert "line 2 skipped: not JSON" in read.warnings[0]
+    ledger.append_line(path, line("after"))
+    assert names(tmp_path) == ["before", "after"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(min_value=0), st.binary(max_size=40))
+def test_whatever_the_last_write_left_the_next_record_is_read(cut: int, junk: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        ledger.append_line(path, line("a"))
+        ledger.append_line(path, line("b"))
+        data = path.read_bytes()
+        path.write_bytes(data[: cut % (len(data) + 1)] + junk)
+        ledger.append_line(path, line("c"))
+        assert names(Path(folder))[-1] == "c"
+
+
+def test_foreign_lines_and_other_schemas_are_skipped_with_their_line_number(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text('{"loss": 3}\n[1]\n\n{"schema_version": 99, "plan": {}}\n')
+    ledger.append_line(path, line("a"))
+    read = ledger.read_ledger(tmp_path)
+    assert names(tmp_path) == ["a"]
+    assert [warning.split(" line ")[1] for warning in read.warnings] == [
+        "1 skipped: not a record of ours",
+        "2 skipped: not a record of ours",
+        "4 skipped: schema_version 99, this program reads 1",
+    ]
+
+
+def test_n_last_reads_only_the_end(tmp_path: Path) -> None:
+    for name in "abcd":
+        ledger.append_line(tmp_path / "ledger.jsonl", line(name))
+    assert [record["run_id"] for record in ledger.read_ledger(tmp_path, n_last=2).records] == ["c", "d"]
+
+
+def test_a_diverged_loss_is_written_as_null_so_that_the_line_is_strict_json(tmp_path: Path) -> None:
+    ledger.append_line(tmp_path / "ledger.jsonl", line("a", actual={"train_loss": float("nan"), "x": [float("inf")]}))
+    assert ledger.read_ledger(tmp_path).records[0]["actual"] == {"train_loss": None, "x": [None]}
+
+
+def _append_many(path: Path, writer: int, n_lines: int) -> None:
+    for i in range(n_lines):
+        ledger.append_line(path, line(f"{writer}-{i}", padding="x" * 20_000))
+
+
+def test_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_append_many, args=(path, writer, 15)) for writer in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=60)
+    read = ledger.read_ledger(path)
+    assert read.warnings == ()
+    assert sorted(names(path)) == sorted(f"{writer}-{i}" for writer in range(6) for i in range(15))
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_ledger_that_others_go_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    context = multiprocessing.get_context("fork")
+    for delay_seconds in (0.005, 0.01, 0.02):
+        process = context.Process(target=_append_many, args=(path, 0, 100_000))
+        process.start()
+        time.sleep(delay_seconds)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(timeout=10)
+    ledger.append_line(path, line("survivor"))
+    assert names(path)[-1] == "survivor"
+
+
+def test_a_full_disk_takes_the_partial_line_back(tmp_path: Path, monkeypatch: Any) -> None:
+    import pytest
+
+    path = tmp_path / "ledger.jsonl"
+    ledger.append_line(path, line("a"))
+    real_write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real_write(descriptor, data[:10]))
+    with pytest.raises(OSError, match="disk is full"):
+        ledger.append_line(path, line("b"))
+    monkeypatch.undo()
+    assert ledger.read_ledger(path).warnings == ()
+    assert names(path) == ["a"]
+
+
+def test_append_does_not_wait_forever_for_a_lock(tmp_path: Path, monkeypatch: Any) -> None:
+    import fcntl
+
+    monkeypatch.setattr(ledger, "LOCK_TIMEOUT_SECONDS", 0.05)
+    path = tmp_path / "ledger.jsonl"
+    path.touch()
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ledger.append_line(path, line("a"))
+    assert names(path) == ["a"]
+
+
+def test_git_state_is_unknown_outside_a_repository(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert ledger.git_state(tmp_path) == {"commit": None, "dirty": None}
+
+
+def test_git_state_is_unknown_without_git(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ledger.git_state(tmp_path) == {"commit": None, "dirty": None}
+
+
+def test_git_state_sees_the_commit_and_changes_of_tracked_files(tmp_path: Path, monkeypatch: Any) -> None:
+    import subprocess
+
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    (tmp_path / "a").write_text("1")
+    for command in (["init", "-q"], ["add", "a"], [*identity, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    clean = ledger.git_state(tmp_path)
+    assert len(clean["commit"]) == 40
+    assert clean["dirty"] is False
+    (tmp_path / "untracked").write_text("2")
+    assert ledger.git_state(tmp_path)["dirty"] is False
+    (tmp_path / "a").write_text("2")
+    assert ledger.git_state(tmp_path) == {"commit": clean["commit"], "dirty": True}
