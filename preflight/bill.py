@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+from conf.schema import PolicyChoice
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
+from preflight.lowering import largest_micro_batch, lower
 from preflight.plan import RunPlan
-from preflight.verdict import Finding, Verdict
+from preflight.verdict import Decision, Finding, Severity, Verdict, Violation, warnings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,5 +27,59 @@ class Bill:
 
 
 def make_bill(plan: RunPlan, findings: tuple[Finding, ...]) -> Bill:
-    """Pure: the same plan and findings give the same bill."""
-    raise NotImplementedError
+    """Pure: the same plan and findings give the same bill, as a dry run prints it."""
+    lowered = lower(plan)
+    refused = bool(lowered.violations) and plan.lowering.policy is not PolicyChoice.off
+    found = (*findings, *_let_through(plan, lowered.violations), *warnings(lowered.plan, lowered.estimate))
+    verdict = Verdict(
+        decision=Decision.refuse if refused else Decision.go_lowered if lowered.changes else Decision.go,
+        violations=lowered.violations,
+        changes=lowered.changes,
+        findings=_gravest_first(found),
+        would_help=lowered.would_help,
+    )
+    return Bill(
+        plan=lowered.plan,
+        estimate=lowered.estimate,
+        asked_plan=plan if lowered.changes else None,
+        asked_estimate=lowered.asked_estimate if lowered.changes else None,
+        verdict=verdict,
+        largest_micro_batch=largest_micro_batch(lowered.plan),
+        exit_code=ExitCode.OVER_BUDGET if refused else ExitCode.OK,
+    )
+
+
+def for_launch(bill: Bill) -> Bill:
+    """The bill of a real run: what a dry run only reports, the wrong machine or missing data, stops it."""
+    code = launch_exit_code(bill)
+    decision = Decision.wrong_machine if code is ExitCode.WRONG_MACHINE else bill.verdict.decision
+    return replace(bill, exit_code=code, verdict=replace(bill.verdict, decision=decision))
+
+
+def launch_exit_code(bill: Bill) -> ExitCode:
+    """What a real run stops with before anything starts: configuration or data, machine, budget, in this order."""
+    codes = {finding.exit_code for finding in bill.verdict.findings if finding.severity is Severity.error}
+    if bill.verdict.decision is Decision.refuse:
+        codes.add(ExitCode.OVER_BUDGET)
+    order = (ExitCode.CONFIG, ExitCode.WRONG_MACHINE, ExitCode.OVER_BUDGET, ExitCode.TRAINING_FAILED)
+    return next((code for code in order if code in codes), ExitCode.OK)
+
+
+def _let_through(plan: RunPlan, broken: tuple[Violation, ...]) -> tuple[Finding, ...]:
+    """lowering.policy=off launches anyway, and says so."""
+    if plan.lowering.policy is not PolicyChoice.off:
+        return ()
+    return tuple(
+        Finding(
+            check=f"budget.{violation.budget}",
+            severity=Severity.warning,
+            message=f"over budget, launched all the same (lowering.policy=off): {violation.message}",
+            fix=violation.fix,
+        )
+        for violation in broken
+    )
+
+
+def _gravest_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    order = (Severity.error, Severity.warning, Severity.info)
+    return tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))

@@ -1,0 +1,78 @@
+"""What would fit: the largest micro-batch for the memory, the longest run for the other budgets.
+
+Both are found by bisection over whole plans, so they use the same sums as the bill: memory grows with the
+micro-batch, time and money grow with the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from preflight.estimate import Estimate, estimate
+from preflight.memory import MemoryEstimate, estimate_memory
+from preflight.plan import RunPlan, with_micro_batch_size
+
+# Mixed precision does not shrink these: fp32 weights 4, gradients 4, Adam's two moments 8 (Micikevicius et al.
+# 2018, section 3.1; Rajbhandari et al. 2020, section 3.1 counts the same 16 bytes).
+STATE_BYTES_PER_PARAM = 16
+
+
+def fits_memory(memory: MemoryEstimate) -> bool:
+    """The high edge is held against what may be used; memory that nobody knows is reported, not judged."""
+    return memory.usable_bytes is None or memory.device.high <= memory.usable_bytes
+
+
+def at_micro_batch_size(plan: RunPlan, size: int) -> RunPlan:
+    """The same global batch in passes of another size."""
+    fields = with_micro_batch_size(plan.trainer, size, plan.hw.world_size)
+    trainer = replace(
+        plan.trainer, micro_batch_size=fields["micro_batch_size"], grad_accum_steps=fields["grad_accum_steps"]
+    )
+    return replace(plan, trainer=trainer)
+
+
+def largest_fitting(plan: RunPlan, sizes: Sequence[int]) -> int | None:
+    """The largest of the ascending `sizes` whose memory fits; None when not even the first one does."""
+    low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not
+    while low < high:
+        middle = (low + high) // 2
+        if fits_memory(estimate_memory(at_micro_batch_size(plan, sizes[middle]))):
+            low = middle + 1
+        else:
+            high = middle
+    return sizes[low - 1] if low else None
+
+
+def at_n_steps(plan: RunPlan, n_steps: int) -> RunPlan:
+    """A shorter run with as many evaluations and checkpoints in all, unless their intervals were given."""
+    trainer = plan.trainer
+    share = n_steps / trainer.n_steps
+
+    def interval(field: str, value: int) -> int:
+        given = plan.provenance.get(f"trainer.{field}") == "given"
+        return value if given or value == 0 else max(1, int(value * share))
+
+    return replace(
+        plan,
+        trainer=replace(
+            trainer,
+            n_steps=n_steps,
+            n_warmup_steps=min(trainer.n_warmup_steps, n_steps),
+            eval_interval=interval("eval_interval", trainer.eval_interval),
+            checkpoint_interval=interval("checkpoint_interval", trainer.checkpoint_interval),
+        ),
+    )
+
+
+def tokens_that_fit(plan: RunPlan, fits: Callable[[RunPlan, Estimate], bool]) -> int | None:
+    """The most training tokens for which `fits` holds; None when not even one step does."""
+    low, high = 0, plan.trainer.n_steps  # `low` steps fit (0 by convention), more than `high` do not
+    while low < high:
+        middle = (low + high + 1) // 2
+        shorter = at_n_steps(plan, middle)
+        if fits(shorter, estimate(shorter)):
+            low = middle
+        else:
+            high = middle - 1
+    return low * plan.trainer.tokens_per_step if low else None

@@ -1,0 +1,120 @@
+"""What would turn a no into a yes: for each budget the overrides that work, with numbers that are worked out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from preflight.band import Band
+from preflight.estimate import Estimate
+from preflight.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
+from preflight.memory import estimate_memory
+from preflight.plan import CardKind, Checkpointing, RunPlan, valid_micro_batch_sizes
+from preflight.units import format_bytes
+
+Fits = Callable[[RunPlan, Estimate], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a plan takes of one budget, in the budget's unit. None: unknown."""
+
+    budget: str  # hours | cost_usd | energy_kwh
+    band: Band | None
+    limit: float
+    edge: float | None  # the edge of the band that is held against the limit
+
+
+def one_of(remedies: list[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join([", ".join(remedies[:-1]), remedies[-1]] if len(remedies) > 1 else remedies)
+
+
+def rounded_up(value: float, n_digits: int = 2) -> float:
+    """To two significant digits, never below `value`: a limit that a person would type and that holds."""
+    if value <= 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - n_digits + 1)
+    return float(f"{math.ceil(value / unit) * unit:.{n_digits + 1}g}")
+
+
+def hours_remedy(fitting: RunPlan, need: float, fits: Fits) -> str:
+    """More hours, the tokens that fit, a model that any machine trains, or the bill of a faster machine."""
+    remedies = [f"budget.max_hours={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)]
+    if fitting.model.name != "tiny":
+        remedies.append("model=tiny")
+    return one_of(remedies + _faster_machine(fitting))
+
+
+def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits) -> str:
+    """More money or energy, or the tokens that fit."""
+    return one_of([f"budget.max_{budget}={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)])
+
+
+def unknown_remedy(plan: RunPlan, estimate: Estimate, budget: str) -> str:
+    """The number that is missing, or no limit."""
+    missing = []
+    if estimate.wall.seconds is None:
+        missing.append("hw.card=custom with its hw.custom.* numbers")
+    elif budget == "cost_usd" and not plan.hw.offer.owned:
+        missing.append("hw.price_usd_per_hour=PRICE (of one node with all its cards)")
+    else:
+        if estimate.cost.rates.watts is None:
+            missing.append("hw.watts=WATTS (of one node in training)")
+        if budget == "cost_usd" and plan.hw.electricity.usd_per_kwh is None:
+            missing.append("hw.electricity_usd_per_kwh=PRICE")
+    return one_of([" and ".join(missing)] * bool(missing) + [f"budget.max_{budget}=null"])
+
+
+def _fewer_tokens(fitting: RunPlan, fits: Fits) -> list[str]:
+    tokens = tokens_that_fit(fitting, fits)
+    return [f"trainer.total_tokens={tokens}"] if tokens else []
+
+
+def _faster_machine(plan: RunPlan) -> list[str]:
+    """A bill costs nothing: more of the same cards, or rented ones instead of a processor or a laptop."""
+    hw = plan.hw
+    if hw.card.kind is not CardKind.cuda:
+        return ["hw=4x4090 dry_run=true"]
+    n_more = 2 * hw.n_gpus_per_node
+    n_sequences = plan.trainer.tokens_per_step // plan.trainer.sequence_length
+    if hw.n_nodes == 1 and n_more <= 8 and n_sequences % n_more == 0:
+        return [f"hw={n_more}x{hw.card.name} dry_run=true"]
+    return []
+
+
+def memory_message(plan: RunPlan, estimate: Estimate) -> str:
+    """Path, value, need, limit; and when no batch could help, why."""
+    memory = estimate.memory
+    usable, state_bytes = memory.usable_bytes or 0, STATE_BYTES_PER_PARAM * estimate.n_params
+    allowed = f"{plan.hw.card.label} allows {format_bytes(usable)}"
+    if memory.card_bytes is not None:
+        allowed += f" ({format_bytes(memory.card_bytes)} x {plan.budget.max_memory_fraction:g})"
+    if state_bytes > usable:
+        return (
+            f"model={plan.model.name} needs {format_bytes(state_bytes)} per rank for weights, gradients and Adam alone "
+            f"({STATE_BYTES_PER_PARAM} bytes a parameter, fp32 in every precision); {allowed}. "
+            "No micro-batch, precision or number of cards helps: every DDP rank holds all of it."
+        )
+    need = f"trainer.micro_batch_size={plan.trainer.micro_batch_size} needs up to {format_bytes(memory.device.high)}"
+    return f"{need} per rank in {memory.phase} (expected {format_bytes(memory.device.mid)}); {allowed}."
+
+
+def memory_remedy(plan: RunPlan, estimate: Estimate) -> str:
+    """The largest micro-batch that fits; else recomputing activations; else a larger card."""
+    if estimate.memory.usable_bytes is None:
+        return ""
+    if STATE_BYTES_PER_PARAM * estimate.n_params <= estimate.memory.usable_bytes:
+        sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
+        size = largest_fitting(plan, sizes)
+        if size is not None:
+            return f"trainer.micro_batch_size={size}, or let the launcher choose: lowering.policy=auto"
+        recomputing = replace(plan, trainer=replace(plan.trainer, activation_checkpointing=Checkpointing.full))
+        size = largest_fitting(recomputing, sizes)
+        if size is not None:
+            return f"trainer.activation_checkpointing=full trainer.micro_batch_size={size}"
+    smallest = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)[:1]
+    leanest = estimate_memory(at_micro_batch_size(plan, smallest[0])) if smallest else estimate.memory
+    card_bytes = leanest.device.high / plan.budget.max_memory_fraction
+    return f"a card with at least {format_bytes(card_bytes)} (a smaller model, or sharding over cards)"

@@ -1,0 +1,97 @@
+"""What a lowering changed, in words: old -> new, why, what it saves and what not, and how to protect the old value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from preflight.estimate import Estimate
+from preflight.fitting import STATE_BYTES_PER_PARAM
+from preflight.memory import estimate_memory
+from preflight.plan import Precision, RunPlan
+from preflight.step_time import estimate_step_time
+from preflight.units import format_bytes, format_count, format_seconds
+from preflight.verdict import Change
+
+BUDGET_WORDS = {"memory": "memory", "hours": "hours", "cost_usd": "money", "energy_kwh": "energy"}
+
+
+def changes_between(
+    asked: RunPlan, asked_estimate: Estimate, new: RunPlan, new_estimate: Estimate, broken: tuple[str, ...]
+) -> tuple[Change, ...]:
+    """Model, precision, batch: the gravest first."""
+    budgets = " and ".join(BUDGET_WORDS[budget] for budget in broken)
+    return (
+        *_model_change(asked, asked_estimate, new, new_estimate, budgets),
+        *_precision_change(asked, new, new_estimate, budgets),
+        *_batch_change(asked, asked_estimate, new, new_estimate),
+    )
+
+
+def _model_change(
+    asked: RunPlan, asked_estimate: Estimate, new: RunPlan, new_estimate: Estimate, budgets: str
+) -> Iterator[Change]:
+    if asked.model == new.model:
+        return
+    reason = (
+        f"over {budgets}: {format_count(asked_estimate.n_params)} -> {format_count(new_estimate.n_params)} parameters, "
+        f"the same {format_count(new.trainer.total_tokens)} tokens; the result is another model"
+    )
+    yield Change(
+        rung="model",
+        field="model",
+        old=asked.model.name,
+        new=new.model.name,
+        reason=reason,
+        pin="lowering.allow_model=false",
+    )
+
+
+def _precision_change(asked: RunPlan, new: RunPlan, new_estimate: Estimate, budgets: str) -> Iterator[Change]:
+    old, precision = asked.trainer.precision, new.trainer.precision
+    if old is precision:
+        return
+    before = replace(new, trainer=replace(new.trainer, precision=old))
+    yield Change(
+        rung="precision",
+        field="trainer.precision",
+        old=old.value,
+        new=precision.value,
+        reason=f"over {budgets}: {_precision_effect(before, new, new_estimate)}",
+        pin="lowering.keep=[precision]",
+    )
+
+
+def _precision_effect(before: RunPlan, after: RunPlan, after_estimate: Estimate) -> str:
+    """What shrinks (activations and time) and what stays (fp32 weights and Adam's moments)."""
+    effects = []
+    old_step, new_step = estimate_step_time(before).seconds, after_estimate.step.seconds
+    if old_step is not None and new_step is not None:
+        effects.append(f"a step takes {format_seconds(new_step.mid)} instead of {format_seconds(old_step.mid)}")
+    if after.trainer.precision is Precision.tf32:
+        return ", ".join([*effects, "memory stays"])
+    saved = estimate_memory(before).device.mid - after_estimate.memory.device.mid
+    if saved > 0:
+        effects.append(f"activations shrink by {format_bytes(saved)}")
+    states = format_bytes(STATE_BYTES_PER_PARAM * after_estimate.n_params)
+    return ", ".join([*effects, f"the {states} of fp32 weights, gradients and Adam stay"])
+
+
+def _batch_change(asked: RunPlan, asked_estimate: Estimate, new: RunPlan, new_estimate: Estimate) -> Iterator[Change]:
+    old, size = asked.trainer, new.trainer
+    if old.micro_batch_size == size.micro_batch_size:
+        return
+    usable = asked_estimate.memory.usable_bytes
+    reason = (
+        f"memory {format_bytes(asked_estimate.memory.device.high)} -> {format_bytes(new_estimate.memory.device.high)} "
+        f"of {format_bytes(usable or 0)} per rank; {size.grad_accum_steps} passes instead of {old.grad_accum_steps}, "
+        f"still {old.tokens_per_step:,} tokens a step"
+    )
+    yield Change(
+        rung="batch",
+        field="trainer.micro_batch_size",
+        old=str(old.micro_batch_size),
+        new=str(size.micro_batch_size),
+        reason=reason,
+        pin="lowering.keep=[batch]",
+    )
