@@ -1,4 +1,9 @@
-"""Money, energy and CO2 of a wall time."""
+"""What does the wall time cost in money, energy and CO2?
+
+Rented: every hour from the first import to the last byte written is billed, on every node. Owned: electricity, at the
+tariff of the place. CO2 is location-based: the grid's average intensity. Left out: storage, egress, idle time before
+and after, and what a marketplace rounds up.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,14 @@ from dataclasses import dataclass
 
 from preflight.band import Band
 from preflight.duration import WallEstimate
-from preflight.plan import HwPlan, RunPlan
+from preflight.plan import RunPlan
+from preflight.rates import WATTS_PER_KILOWATT, Rates, offer_rate, rates, watts_of
+from preflight.units import SECONDS_PER_HOUR, format_usd
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What an hour costs. None: unknown."""
-
-    usd_per_hour: float | None  # all nodes: rent, or electricity when owned
-    watts: float | None  # all nodes, in training, at the wall (PUE included)
-    basis: str  # one line: "runpod 4 x RTX 4090, $1.36/h, 2026-09-25" or "owned: electricity at ..."
+GRAMS_PER_KG = 1000.0
+# Power in training is 0.65-0.95 of the board's limit around a mid of 0.8, unless it was measured or given.
+LOW_WATTS_FACTOR = 0.81
+HIGH_WATTS_FACTOR = 1.19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,60 @@ class CostEstimate:
     alternative_usd: float | None
 
 
-def rates(hw: HwPlan, precision_watts: float | None = None) -> Rates:
-    """Dollars an hour and watts of the whole machine."""
-    raise NotImplementedError
-
-
 def estimate_cost(plan: RunPlan, wall: WallEstimate) -> CostEstimate:
     """Billed hours times price, watts times hours."""
-    raise NotImplementedError
+    hourly = rates(plan.hw, plan.calibration)
+    energy = _energy_kwh(plan, wall, hourly.watts)
+    alternative_usd, alternative = _alternative(plan, wall, hourly.watts)
+    return CostEstimate(
+        cost_usd=_cost_usd(plan, wall, hourly, energy),
+        energy_kwh=energy,
+        co2_kg=_co2_kg(plan, energy),
+        rates=hourly,
+        alternative=alternative,
+        alternative_usd=alternative_usd,
+    )
+
+
+def _energy_kwh(plan: RunPlan, wall: WallEstimate, watts: float | None) -> Band | None:
+    if wall.seconds is None or watts is None:
+        return None
+    _, source = watts_of(plan.hw, plan.calibration)
+    is_prior = plan.hw.watts is None and "watts" not in plan.calibration.factors
+    low, high = (LOW_WATTS_FACTOR, HIGH_WATTS_FACTOR) if is_prior else (1.0, 1.0)
+    kwh = wall.seconds.scaled(watts / WATTS_PER_KILOWATT / SECONDS_PER_HOUR)
+    return Band(low=kwh.low * low, mid=kwh.mid, high=kwh.high * high, source=f"{watts:,.0f} W: {source}")
+
+
+def _cost_usd(plan: RunPlan, wall: WallEstimate, hourly: Rates, energy: Band | None) -> Band | None:
+    if wall.seconds is None or hourly.usd_per_hour is None:
+        return None
+    usd = wall.seconds.scaled(hourly.usd_per_hour / SECONDS_PER_HOUR)
+    if not plan.hw.offer.owned or energy is None:
+        return Band(low=usd.low, mid=usd.mid, high=usd.high, source=hourly.basis)
+    tariff = plan.hw.electricity.usd_per_kwh or 0.0  # known: hourly.usd_per_hour rests on it
+    amortisation = wall.seconds.scaled(plan.hw.n_nodes * (plan.hw.offer.usd_per_hour or 0.0) / SECONDS_PER_HOUR)
+    return Band(
+        low=amortisation.low + energy.low * tariff,
+        mid=amortisation.mid + energy.mid * tariff,
+        high=amortisation.high + energy.high * tariff,
+        source=hourly.basis,
+    )
+
+
+def _co2_kg(plan: RunPlan, energy: Band | None) -> Band | None:
+    intensity = plan.hw.electricity.g_co2_per_kwh
+    if energy is None or intensity is None:
+        return None
+    return energy.scaled(intensity / GRAMS_PER_KG)
+
+
+def _alternative(plan: RunPlan, wall: WallEstimate, watts: float | None) -> tuple[float | None, str]:
+    """What the same hours would cost by the other reading: rented instead of owned, or the reverse."""
+    if plan.hw.alternative is None or wall.seconds is None:
+        return None, ""
+    usd_per_hour, basis = offer_rate(plan.hw, plan.hw.alternative, watts)
+    if usd_per_hour is None:
+        return None, ""
+    usd = wall.seconds.mid / SECONDS_PER_HOUR * usd_per_hour
+    return usd, f"{format_usd(usd)} by {basis}"

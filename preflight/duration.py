@@ -1,13 +1,45 @@
-"""Wall time from the first import to the last byte written, term by term."""
+"""How long from the first import to the last byte written? Everything the machine is paid for, term by term.
+
+Steps alone make a short job's bill wrong: a 60-second run spends a fifth of its time starting, evaluating and saving.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log2
 
+from conf.schema import DataKind, TrackingBackend
 from preflight.band import Band
-from preflight.plan import RunPlan
+from preflight.plan import CardKind, RunPlan
 from preflight.step_time import StepTimeEstimate
+
+# Start-up: interpreter, `import torch` (2-3 s from a warm disk cache), W&B, CUDA context, process group, model, data.
+STARTUP_SECONDS = {CardKind.cpu: 5.0, CardKind.mps: 8.0}
+STARTUP_SECONDS_ON_CARDS = 15.0
+RANKS_STARTUP_SECONDS = 2.0  # for each doubling of the ranks: torchrun, process group, NCCL's topology search
+NODES_STARTUP_SECONDS = 10.0  # for each doubling of the nodes: rendezvous
+# First step: cuDNN and cuBLAS load their kernels, the allocator grows. torch.compile, cold: 22 s for 16 layers, 47 s
+# for 32 (stas00/ml-engineering, torch 2.13); nanoGPT's first iteration 33-95 s; two cores, 6 layers: 10-17 s.
+WARM_UP_SECONDS = {CardKind.cpu: 0.3, CardKind.mps: 1.0}
+WARM_UP_SECONDS_ON_CARDS = 3.0
+COMPILE_SECONDS = 12.0
+COMPILE_SECONDS_PER_LAYER = 1.2
+EVALUATION_GRAPH_FACTOR = 1.4  # the forward pass without gradients is compiled once more
+FORWARD_FRACTION = 1 / 3  # of a training pass
+SLOW_STEPS_FACTOR = 1.02  # the mean of the steps over their median: logging, clocks, the file system
+CHECKPOINT_FIXED_SECONDS = 0.3
+DISK_BYTES_PER_SECOND = 500e6  # where it was not measured: an NVMe disk that also syncs
+SERIALISE_BYTES_PER_SECOND = 1.5e9  # copy to the host and through torch.save
+SHUTDOWN_SECONDS = {CardKind.cpu: 1.0, CardKind.mps: 1.0}
+SHUTDOWN_SECONDS_ON_CARDS = 3.0
+WANDB_SECONDS = 1.5  # init and finish, offline
+DATA_TOKENS_PER_SECOND = 20e6  # bytes of local text through the cache, once
+DATA_PREPARED_IN_LAUNCH = (DataKind.stdlib, DataKind.text, DataKind.shakespeare)
+DATA_UNKNOWN_TOKENS = 30_000_000  # the standard library's sources; a text of unknown size is taken alike
+# p10 and p90 of start-up, compilation, evaluations and checkpoints around their priors.
+LOW_FACTOR = 0.5
+HIGH_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,4 +52,101 @@ class WallEstimate:
 
 def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) -> WallEstimate:
     """Everything the machine is paid for."""
-    raise NotImplementedError
+    if step.seconds is None:
+        return WallEstimate(seconds=None, terms_seconds={})
+    n_steps = plan.trainer.n_steps * SLOW_STEPS_FACTOR
+    bands = {
+        "startup": _absolute(plan, "startup_seconds", startup_seconds(plan)),
+        "data": _around(data_seconds(plan)),
+        "compile": _absolute(plan, "compile_seconds", compile_seconds(plan)),
+        "steps": step.seconds.scaled(n_steps),
+        "evaluations": _ratio(plan, "evaluation_seconds", evaluation_seconds(plan, step)),
+        "checkpoints": _ratio(plan, "checkpoint_seconds", checkpoint_seconds(plan, checkpoint_bytes)),
+        "shutdown": _around(shutdown_seconds(plan)),
+    }
+    return WallEstimate(
+        seconds=Band(
+            low=sum(band.low for band in bands.values()),
+            mid=sum(band.mid for band in bands.values()),
+            high=sum(band.high for band in bands.values()),
+            source=step.seconds.source,
+        ),
+        terms_seconds={name: band.mid for name, band in bands.items()},
+    )
+
+
+def _around(seconds: float) -> Band:
+    return Band(low=LOW_FACTOR * seconds, mid=seconds, high=HIGH_FACTOR * seconds, source="prior")
+
+
+def _absolute(plan: RunPlan, key: str, prior_seconds: float) -> Band:
+    factor = plan.calibration.factors.get(key)
+    if factor is None:
+        return _around(prior_seconds)
+    return Band(low=factor.low, mid=factor.value, high=factor.high, source=f"calibrated ({factor.n_runs} runs)")
+
+
+def _ratio(plan: RunPlan, key: str, formula_seconds: float) -> Band:
+    factor = plan.calibration.factors.get(key)
+    if factor is None:
+        return _around(formula_seconds)
+    return Band(
+        low=factor.low * formula_seconds,
+        mid=factor.value * formula_seconds,
+        high=factor.high * formula_seconds,
+        source=f"calibrated ({factor.n_runs} runs)",
+    )
+
+
+def startup_seconds(plan: RunPlan) -> float:
+    """Until the first step begins, data preparation and compilation apart."""
+    hw = plan.hw
+    tracking = WANDB_SECONDS if plan.tracking.backend is TrackingBackend.wandb else 0.0
+    return (
+        STARTUP_SECONDS.get(hw.card.kind, STARTUP_SECONDS_ON_CARDS)
+        + RANKS_STARTUP_SECONDS * log2(hw.world_size)
+        + NODES_STARTUP_SECONDS * log2(hw.n_nodes)
+        + tracking
+    )
+
+
+def compile_seconds(plan: RunPlan) -> float:
+    """What the first step and the first evaluation take longer than the others."""
+    warm_up = WARM_UP_SECONDS.get(plan.hw.card.kind, WARM_UP_SECONDS_ON_CARDS)
+    if not plan.trainer.compile:
+        return warm_up
+    return warm_up + EVALUATION_GRAPH_FACTOR * (COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * plan.model.n_layer)
+
+
+def n_events(n_steps: int, interval: int) -> int:
+    """Every `interval` steps and once at the end; 0: only at the end."""
+    return 1 if interval == 0 else -(-n_steps // interval)
+
+
+def evaluation_seconds(plan: RunPlan, step: StepTimeEstimate) -> float:
+    """All evaluations: forward passes with the training micro-batch over the held-out sequences."""
+    trainer = plan.trainer
+    terms = step.terms_seconds
+    pass_seconds = sum(terms.values()) - terms["optimizer"] - terms["all_reduce"] - terms["recompute"]
+    forward_seconds = FORWARD_FRACTION * pass_seconds / trainer.grad_accum_steps
+    n_passes = trainer.n_eval_sequences / (trainer.micro_batch_size * plan.hw.world_size)
+    return n_events(trainer.n_steps, trainer.eval_interval) * n_passes * forward_seconds
+
+
+def checkpoint_seconds(plan: RunPlan, checkpoint_bytes: int) -> float:
+    """All checkpoints: copied, serialised, written, flushed."""
+    disk = plan.hw.disk_bytes_per_second or DISK_BYTES_PER_SECOND
+    one = CHECKPOINT_FIXED_SECONDS + checkpoint_bytes / disk + checkpoint_bytes / SERIALISE_BYTES_PER_SECOND
+    return n_events(plan.trainer.n_steps, plan.trainer.checkpoint_interval) * one
+
+
+def data_seconds(plan: RunPlan) -> float:
+    """Small local text is prepared inside the launch, once."""
+    if plan.data.prepared or plan.data.kind not in DATA_PREPARED_IN_LAUNCH:
+        return 0.0
+    return (plan.data.n_train_tokens or DATA_UNKNOWN_TOKENS) / DATA_TOKENS_PER_SECOND
+
+
+def shutdown_seconds(plan: RunPlan) -> float:
+    """Last barrier, process group, interpreter."""
+    return SHUTDOWN_SECONDS.get(plan.hw.card.kind, SHUTDOWN_SECONDS_ON_CARDS)

@@ -1,0 +1,82 @@
+"""How long do gradients travel, and how much of it hides behind the backward pass?
+
+Ring all-reduce: 2(n-1)/n x bytes / bus bandwidth + latency (NCCL's own accounting), in DDP's 25 MiB buckets. The
+token embedding's gradient is the last to be ready, so its bucket never hides (Li et al. 2020, arXiv:2006.15704).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from preflight.plan import Card, CardKind, HwPlan
+from preflight.priors import link
+
+BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default bucket_cap_mb
+REFERENCE_PCIE_GENERATION = 4  # of links.csv
+OVERLAP_FRACTION = 0.6  # of the last micro-step: the backward pass, less what the kernels take from each other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """What an all-reduce over all ranks can count on."""
+
+    bus_bytes_per_second: float
+    latency_seconds: float
+
+
+def fabric(hw: HwPlan) -> Fabric:
+    """The slower of the links inside a node and between nodes."""
+    inside = _inside_node(hw.card) if hw.n_gpus_per_node > 1 else None
+    between = _between_nodes(hw) if hw.n_nodes > 1 else None
+    both = [one for one in (inside, between) if one is not None]
+    return Fabric(
+        bus_bytes_per_second=min(one.bus_bytes_per_second for one in both),
+        latency_seconds=sum(one.latency_seconds for one in both),
+    )
+
+
+def _inside_node(card: Card) -> Fabric:
+    if card.kind is CardKind.cpu:
+        row = link("gloo")
+        return Fabric(bus_bytes_per_second=row.bus_bandwidth, latency_seconds=row.latency_seconds)
+    if joined_by_nvlink(card):
+        row = link("nvlink")
+        one_way = (card.nvlink_bytes_per_second or 0.0) / 2
+        return Fabric(bus_bytes_per_second=row.bus_bandwidth * one_way, latency_seconds=row.latency_seconds)
+    row = link("pcie_p2p" if card.p2p else "pcie_no_p2p")
+    generation = card.pcie_generation or REFERENCE_PCIE_GENERATION
+    speed_up = 2.0 ** (generation - REFERENCE_PCIE_GENERATION)
+    return Fabric(bus_bytes_per_second=row.bus_bandwidth * speed_up, latency_seconds=row.latency_seconds)
+
+
+def joined_by_nvlink(card: Card) -> bool:
+    """All cards of a node, not pairs by a bridge that the buyer may not have."""
+    return bool(card.nvlink_bytes_per_second) and "pcie" not in card.name and bool(card.p2p)
+
+
+def _between_nodes(hw: HwPlan) -> Fabric:
+    if joined_by_nvlink(hw.card):
+        row = link("network_nvlink_nodes")
+        n_adapters = hw.n_gpus_per_node
+    else:
+        row = link("network_other_nodes")
+        n_adapters = 1
+    return Fabric(bus_bytes_per_second=row.bus_bandwidth * n_adapters, latency_seconds=row.latency_seconds)
+
+
+def all_reduce_seconds(n_bytes: float, n_ranks: int, over: Fabric) -> float:
+    """A bucketed ring all-reduce of `n_bytes`."""
+    n_buckets = ceil(n_bytes / BUCKET_BYTES)
+    return 2 * (n_ranks - 1) / n_ranks * n_bytes / over.bus_bytes_per_second + n_buckets * over.latency_seconds
+
+
+def exposed_seconds(hw: HwPlan, gradient_bytes: float, last_bytes: float, micro_step_seconds: float) -> float:
+    """What the step waits for: `last_bytes` always, the rest as far as the backward pass is too short to hide it."""
+    if hw.world_size == 1:
+        return 0.0
+    over = fabric(hw)
+    hidden = OVERLAP_FRACTION * micro_step_seconds
+    always = all_reduce_seconds(last_bytes, hw.world_size, over)
+    rest = all_reduce_seconds(gradient_bytes - last_bytes, hw.world_size, over)
+    return always + max(0.0, rest - hidden)

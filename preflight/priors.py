@@ -1,0 +1,62 @@
+"""What do cards and links reach in practice? Dated measurements from conf/catalog, part of the sums like constants.
+
+`efficiency.csv`: the best measured matmul rate of a card over its listed peak. `links.csv`: all-reduce bus bandwidth
+(NCCL's definition: 2(n-1)/n x bytes / seconds) and latency of a link. A card without a row takes the row of its kind.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from preflight.plan import Card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What joins the ranks of an all-reduce."""
+
+    name: str
+    bus_bandwidth: float  # bytes per second, or the fraction of the listed rate that `unit` says
+    unit: str
+    latency_seconds: float
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = files("conf").joinpath("catalog", name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+@cache
+def _matmul_fractions() -> Mapping[tuple[str, str], float]:
+    return {(row["card"], row["precision"]): float(row["matmul_fraction"]) for row in _rows("efficiency.csv")}
+
+
+def matmul_fraction(card: Card, precision: str) -> float:
+    """Best measured matmul rate / listed peak; the exact row first, the card's kind last."""
+    fractions = _matmul_fractions()
+    for key in ((card.name, precision), (card.name, ""), (card.kind.value, precision)):
+        if key in fractions:
+            return fractions[key]
+    return fractions[card.kind.value, ""]
+
+
+@cache
+def _links() -> Mapping[str, Link]:
+    return {
+        row["link"]: Link(
+            name=row["link"],
+            bus_bandwidth=float(row["bus_bandwidth"]),
+            unit=row["unit"],
+            latency_seconds=float(row["latency_seconds"]),
+        )
+        for row in _rows("links.csv")
+    }
+
+
+def link(name: str) -> Link:
+    """The row of links.csv."""
+    return _links()[name]
