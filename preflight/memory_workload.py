@@ -1,0 +1,91 @@
+"""What does one rank hold and compute with? The facts that the memory sums need, free of Hydra's and the plan's words.
+
+`preflight.memory` makes a `Workload` from a plan; the benchmark of public measurements makes them from rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from preflight.plan import CardKind, Checkpointing, ModelPlan, Precision, RunPlan
+
+FP32_BYTES = 4
+HALF_BYTES = 2  # bf16 and fp16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """Bytes of one element, by what it is for, and bytes of everything the loss keeps for one logit.
+
+    Loss: `F.cross_entropy` of logits that nobody else holds. fp32: logits and log-probabilities (4 + 4), then in
+    backward log-probabilities and two gradients. CUDA autocast leaves log_softmax in 16 bit (an explicit dtype is
+    given) but runs nll_loss in fp32 (ATen's LossNLL.cpp and autocast_mode.h): 2 + 2 + 4, then 2 + 4 + 4. CPU autocast
+    runs the whole loss in fp32: 2 + 4 + 4, then 4 + 4 + 4.
+    """
+
+    weight: int  # parameters and their gradients, as the optimizer sees them
+    compute: int  # operands and results of matmuls
+    residual: int  # the stream between the blocks, and what norms give out
+    casts_weights: bool  # autocast keeps a 16-bit copy of every matrix it has met
+    loss_forward_bytes_per_logit: int
+    loss_backward_bytes_per_logit: int
+
+
+FULL = Numerics(
+    weight=FP32_BYTES, compute=FP32_BYTES, residual=FP32_BYTES, casts_weights=False,
+    loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=12,
+)  # fmt: skip
+AUTOCAST = Numerics(
+    weight=FP32_BYTES, compute=HALF_BYTES, residual=FP32_BYTES, casts_weights=True,
+    loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=10,
+)  # fmt: skip
+CPU_AUTOCAST = Numerics(
+    weight=FP32_BYTES, compute=HALF_BYTES, residual=FP32_BYTES, casts_weights=True,
+    loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One rank's share of one micro-step."""
+
+    model: ModelPlan
+    n_sequences: int
+    sequence_length: int
+    numerics: Numerics
+    recomputes_blocks: bool  # activation checkpointing of every block
+    keeps_gradients: bool  # they are there before the micro-step: accumulation, or DDP's buckets
+    has_buckets: bool  # DDP: gradients are views of buckets that live from construction to the end
+    compiled: bool
+    mask_bytes: int  # of one element of a dropout mask
+    stores_attention_matrix: bool  # attention without a fused kernel
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return self.n_sequences * self.sequence_length
+
+
+def workload_of(plan: RunPlan) -> Workload:
+    """As `trainers/pretrain.py` will run it."""
+    trainer, model = plan.trainer, plan.model
+    on_cpu = plan.hw.card.kind is CardKind.cpu
+    numerics = _numerics(trainer.precision, on_cpu)
+    return Workload(
+        model=model,
+        n_sequences=trainer.micro_batch_size,
+        sequence_length=trainer.sequence_length,
+        numerics=numerics,
+        recomputes_blocks=trainer.activation_checkpointing is Checkpointing.full,
+        keeps_gradients=trainer.grad_accum_steps > 1 or plan.hw.world_size > 1,
+        has_buckets=plan.hw.world_size > 1,
+        compiled=trainer.compile,
+        mask_bytes=numerics.compute if on_cpu else 1,  # CPU: noise in the tensor's own type; CUDA: bool
+        stores_attention_matrix=on_cpu and model.dropout > 0,  # the CPU's flash kernel has no dropout
+    )
+
+
+def _numerics(precision: Precision, on_cpu: bool) -> Numerics:
+    if precision in (Precision.bf16, Precision.fp16):
+        return CPU_AUTOCAST if on_cpu else AUTOCAST
+    return FULL
