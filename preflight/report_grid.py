@@ -1,0 +1,49 @@
+"""A grid of bills (`-m`): one line a job, under one header."""
+
+from __future__ import annotations
+
+from preflight.bill import Bill
+from preflight.errors import PreflightError
+from preflight.report_text import DECISION_WORDS, machine_mismatch
+from preflight.report_words import UNKNOWN
+from preflight.units import format_bytes, format_seconds, format_usd
+from preflight.verdict import Decision
+
+LAYOUT = "{model:<12} {hw:<11} {verdict:<12} {batch:>7} {memory:>17} {time:>9} {money:>7}"
+
+
+def grid_header() -> str:
+    """The columns; memory is of one rank, held against what may be used."""
+    return LAYOUT.format(
+        model="model", hw="hw", verdict="verdict", batch="batch", memory="memory", time="time", money="money"
+    )
+
+
+def grid_row(bill: Bill) -> str:
+    """The answer of one job."""
+    plan, estimate = bill.plan, bill.estimate
+    memory = estimate.memory
+    limit = UNKNOWN if memory.usable_bytes is None else format_bytes(memory.usable_bytes)
+    wall, cost = estimate.wall.seconds, estimate.cost.cost_usd
+    return LAYOUT.format(
+        model=plan.model.name,
+        hw=plan.hw.declared,
+        verdict=_verdict(bill),
+        batch=f"{plan.trainer.micro_batch_size}x{plan.trainer.grad_accum_steps}",
+        memory=f"{format_bytes(memory.device.mid).removesuffix(' GiB')} / {limit}",
+        time=UNKNOWN if wall is None else format_seconds(wall.mid),
+        money=UNKNOWN if cost is None else format_usd(cost.mid),
+    )
+
+
+def grid_error_row(job: str, error: PreflightError) -> str:
+    """A job that has no bill."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return f"{job}: {lines[0]}"
+
+
+def _verdict(bill: Bill) -> str:
+    decision = bill.verdict.decision
+    if decision is Decision.refuse:
+        return "NO " + bill.verdict.violations[0].budget.removesuffix("_usd").removesuffix("_kwh")
+    return DECISION_WORDS[decision] + (" *" if machine_mismatch(bill) and decision is Decision.go else "")

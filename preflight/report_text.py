@@ -1,0 +1,174 @@
+"""The bill on one screen: the verdict first, then memory, time, money, energy, batch, value and what they rest on."""
+
+from __future__ import annotations
+
+from preflight.bill import Bill
+from preflight.errors import ExitCode
+from preflight.report_words import (
+    UNKNOWN,
+    bytes_with_band,
+    co2_words,
+    folded,
+    kwh_with_band,
+    machine_words,
+    rank_word,
+    seconds_with_band,
+    significant,
+    usd_with_band,
+)
+from preflight.units import format_bytes, format_count, format_seconds, format_usd
+from preflight.verdict import Change, Decision, Finding, Severity, Violation
+
+N_FINDINGS = 3
+DECISION_WORDS = {
+    Decision.go: "GO",
+    Decision.go_lowered: "GO, LOWERED",
+    Decision.refuse: "NO",
+    Decision.wrong_machine: "WRONG MACHINE",
+}
+
+
+def bill_text(bill: Bill) -> str:
+    """Plain text, about fifteen lines of 80 columns."""
+    lines = [verdict_line(bill)]
+    lines += [text for violation in _refused(bill) for text in _violation_lines(violation.message, violation.fix)]
+    lines += _help_lines(bill)
+    lines += [change_line(change) for change in bill.verdict.changes]
+    lines += [memory_line(bill), time_line(bill), *money_lines(bill), energy_line(bill)]
+    lines += [batch_line(bill), value_line(bill), basis_line(bill), *_finding_lines(bill)]
+    return "\n".join(lines) + "\n"
+
+
+def verdict_line(bill: Bill) -> str:
+    """The answer, what for, how long and how much; a machine that is not the declared one is said here."""
+    plan, wall, cost = bill.plan, bill.estimate.wall.seconds, bill.estimate.cost.cost_usd
+    word = DECISION_WORDS[bill.verdict.decision]
+    if bill.verdict.decision in (Decision.go, Decision.go_lowered) and machine_mismatch(bill):
+        word += " ON PAPER"
+    time = UNKNOWN + " time" if wall is None else format_seconds(wall.mid)
+    money = UNKNOWN + " cost" if cost is None else format_usd(cost.mid)
+    line = folded(word, f"{plan.model.name} on {machine_words(plan.hw)}: {time}, {money}")
+    mismatch = machine_mismatch(bill)
+    return line if mismatch is None else f"{line}\n{folded('', mismatch.message)}"
+
+
+def machine_mismatch(bill: Bill) -> Finding | None:
+    """The finding that this computer is not the machine of the bill."""
+    return next((f for f in bill.verdict.findings if f.exit_code == ExitCode.WRONG_MACHINE), None)
+
+
+def memory_line(bill: Bill) -> str:
+    """What must fit, its band, and what it must fit into."""
+    memory, hw = bill.estimate.memory, bill.plan.hw
+    text = f"{bytes_with_band(memory.device)} per {rank_word(hw)}"
+    if memory.usable_bytes is None or memory.card_bytes is None:
+        text += ", limit unknown"
+    else:
+        text += f", of {format_bytes(memory.card_bytes)} {format_bytes(memory.usable_bytes)} may be used"
+    return folded("memory", text)
+
+
+def time_line(bill: Bill) -> str:
+    """Wall time, the step, the speed."""
+    step, trainer = bill.estimate.step, bill.plan.trainer
+    parts = [f"{trainer.n_steps:,} steps of {UNKNOWN if step.seconds is None else format_seconds(step.seconds.mid)}"]
+    if step.tokens_per_second is not None:
+        parts.append(f"{significant(step.tokens_per_second.mid)} tokens/s")
+    parts.append(f"MFU {UNKNOWN}" if step.mfu is None else f"MFU {step.mfu:.0%}")
+    return folded("time", f"{seconds_with_band(bill.estimate.wall.seconds)}: {', '.join(parts)}")
+
+
+def money_lines(bill: Bill) -> list[str]:
+    """The price with its offer and date, and the other reading of it."""
+    cost = bill.estimate.cost
+    lines = [folded("money", f"{usd_with_band(cost.cost_usd)}: {cost.rates.basis}")]
+    return [*lines, folded("", cost.alternative)] if cost.alternative else lines
+
+
+def energy_line(bill: Bill) -> str:
+    """Energy and what the grid emits for it."""
+    return folded("energy", kwh_with_band(bill.estimate.cost.energy_kwh) + co2_words(bill.estimate.cost))
+
+
+def batch_line(bill: Bill) -> str:
+    """How the global batch is made up, and how large a pass could be."""
+    trainer, hw = bill.plan.trainer, bill.plan.hw
+    ranks = f" x {hw.world_size} {rank_word(hw, hw.world_size)}" if hw.world_size > 1 else ""
+    passes = "1 pass" if trainer.grad_accum_steps == 1 else f"{trainer.grad_accum_steps} passes"
+    text = f"{trainer.micro_batch_size} x {trainer.sequence_length} tokens x {passes}{ranks}"
+    text += f" = {trainer.tokens_per_step:,} a step"
+    largest = bill.largest_micro_batch
+    return folded("batch", text if largest is None else f"{text}; up to {largest} fits")
+
+
+def value_line(bill: Bill) -> str:
+    """Is it worth it."""
+    value, trainer = bill.estimate.value, bill.plan.trainer
+    text = (
+        f"{format_count(trainer.total_tokens)} tokens, {significant(value.tokens_per_param)} a parameter (optimal: ~20)"
+    )
+    if value.n_epochs is not None and value.n_epochs > 1:
+        text += f", {value.n_epochs:.3g} epochs"
+    if value.expected_loss is None:
+        return folded("value", text)
+    loss = f"loss ~{value.expected_loss.mid:.2f}"
+    before = value.expected_loss_at_three_quarters
+    return folded("value", f"{text}; {loss}" + (f", {before:.2f} at 3/4" if before is not None else ""))
+
+
+def basis_line(bill: Bill) -> str:
+    """Formulas alone, or what earlier runs measured; then both."""
+    calibration, step = bill.plan.calibration, bill.estimate.step
+    if calibration.n_runs == 0 or not calibration.factors:
+        return folded("basis", "formulas alone: the ledger has no run like this yet, so nothing is calibrated")
+    runs = "1 run" if calibration.n_runs == 1 else f"{calibration.n_runs} runs"
+    text = f"calibrated by {runs} in the ledger ({next(iter(calibration.factors.values())).scope})"
+    if step.raw_seconds is not None and step.seconds is not None and not _is_close(step.raw_seconds, step.seconds.mid):
+        text += f"; the formula alone says {format_seconds(step.raw_seconds)} a step"
+    return folded("basis", text)
+
+
+def _is_close(one: float, other: float) -> bool:
+    return abs(one - other) <= 0.01 * abs(other)
+
+
+def change_line(change: Change) -> str:
+    """`old -> new`, why, and how to protect the old value."""
+    return folded(
+        "changed", f"{change.field} {change.old} -> {change.new}: {change.reason}. To keep {change.old}: {change.pin}"
+    )
+
+
+def _refused(bill: Bill) -> tuple[Violation, ...]:
+    return bill.verdict.violations if bill.verdict.decision is not Decision.go else ()
+
+
+def _violation_lines(message: str, fix: str) -> list[str]:
+    return [folded("over", message), *([folded("  fix", fix)] if fix else [])]
+
+
+def _help_lines(bill: Bill) -> list[str]:
+    """What policy or consent forbids, unless the fixes above say the same."""
+    helps = bill.verdict.would_help
+    overrides = " ".join(change.pin for change in helps)
+    if not helps or any(violation.fix.startswith(overrides) for violation in bill.verdict.violations):
+        return []
+    what = ", ".join(f"{change.field} {change.old} -> {change.new}" for change in helps)
+    return [folded("  or", f"{overrides}   (a yes: {what})")]
+
+
+def _finding_lines(bill: Bill) -> list[str]:
+    """Errors and warnings, three at most: notes that change nothing are in report=full."""
+    mismatch = machine_mismatch(bill)
+    shown = [f for f in bill.verdict.findings if f.severity is not Severity.info and f is not mismatch]
+    lines = [finding_line(finding) for finding in shown[:N_FINDINGS]]
+    if len(shown) > N_FINDINGS:
+        lines.append(folded("", f"{len(shown) - N_FINDINGS} more with report=full"))
+    return lines
+
+
+def finding_line(finding: Finding) -> str:
+    """What is the matter and the cure."""
+    label = {Severity.error: "error", Severity.warning: "warning", Severity.info: "note"}[finding.severity]
+    message = finding.message.rstrip(".")
+    return folded(label, f"{message}. Fix: {finding.fix}" if finding.fix else message)
