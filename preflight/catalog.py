@@ -1,25 +1,214 @@
-"""Facts as dated data: cards, prices, electricity. Reads the CSV files in conf/catalog; unknown names are errors with the nearest names."""
+"""Which cards exist, who rents them for how much, what electricity costs: dated facts from the CSVs in conf/catalog.
+
+A card is found by what its name says, not by what it resembles: every word of the name must be explained by one row, so
+"RTX 4090 Laptop GPU", "4090 D" or a MIG slice never get the desktop card's numbers. Where several rows explain a name,
+the one with the longest matching alias wins, and the file's order (commonest first) decides between equals.
+"""
 
 from __future__ import annotations
 
-from preflight.plan import Card, Electricity, Offer
+import re
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+
+from preflight.plan import Card, CardKind, Electricity, Offer
+from preflight.units import GB, MIB
+
+CATALOG_DIR = Path(__file__).resolve().parent.parent / "conf" / "catalog"
+TERA = 1e12
+# Words that name the maker or the product line and tell no two cards apart.
+_MAKERS = {"nvidia", "corporation", "geforce", "tesla", "rtx", "gtx", "amd", "instinct", "apple"}
+_NOISE = frozenset(_MAKERS | {"gpu", "graphics", "card", "accelerator"})
+# A price this much older than the catalog's newest one is used only when nobody newer sells that count.
+CURRENT_DAYS = 180
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
 def find_card(name: str) -> Card:
-    """By short name or alias (`4090`, `rtx4090`, `NVIDIA GeForce RTX 4090`), longest match first; KeyError text lists near names."""
-    raise NotImplementedError
+    """By short name or alias (`4090`, `rtx4090`, `NVIDIA GeForce RTX 4090`); KeyError lists near names."""
+    row = _find_row(name)
+    if row is None:
+        near = ", ".join(near_card_names(name))
+        raise KeyError(f"unknown card {name!r}; the nearest of the catalog: {near}")
+    return _card(row["name"])
+
+
+def card_names() -> tuple[str, ...]:
+    """Every short name, in the catalog's order."""
+    return tuple(row["name"] for row in _rows("cards"))
 
 
 def is_ambiguous(name: str) -> bool:
     """True when the name fits several variants and the commonest was taken (v100, h100, a100)."""
-    raise NotImplementedError
+    row = _find_row(name)
+    return row is not None and any(_words(bare) == _words(name) for bare in _split(row["bare_names"]))
+
+
+def near_card_names(name: str, n_names: int = 4) -> tuple[str, ...]:
+    """The short names most like `name`, for "did you mean"."""
+    import difflib  # not at module level: only mistakes need it
+
+    spellings = {_squashed(alias): row["name"] for row in _rows("cards") for alias in _split(row["aliases"])}
+    squashed = _squashed(name)
+    contained = sorted((spelling for spelling in spellings if spelling in squashed), key=len, reverse=True)
+    close = difflib.get_close_matches(squashed, spellings, n=3 * n_names, cutoff=0.4)
+    found = dict.fromkeys(spellings[spelling] for spelling in (*contained, *close))
+    return tuple(found)[:n_names] or card_names()[:n_names]
 
 
 def cheapest_offer(card: Card, n_gpus_per_node: int) -> Offer | None:
-    """The cheapest current on-demand offer that sells that count; None when nobody does."""
-    raise NotImplementedError
+    """The cheapest current on-demand offer that sells that count on one node; None when nobody does."""
+    priced = [
+        (float(row["usd_per_hour"]) * n_gpus_per_node / int(row["n_gpus"]), row)
+        for row in _newest_prices()
+        if row["card"] == card.name and row["usd_per_hour"] and _sells(row, n_gpus_per_node)
+    ]
+    oldest = _oldest_current()
+    current = [offer for offer in priced if offer[1]["as_of"] >= oldest] or priced
+    if not current:
+        return None
+    usd_per_hour, row = min(current, key=lambda offer: (offer[0], offer[1]["provider"], offer[1]["instance"]))
+    several = n_gpus_per_node != int(row["n_gpus"])
+    return Offer(
+        provider=row["provider"],
+        instance=f"{n_gpus_per_node} x {row['instance']}" if several else row["instance"],
+        usd_per_hour=round(usd_per_hour, 6),
+        as_of=row["as_of"],
+        source=row["source"],
+        owned=False,
+    )
 
 
 def electricity(country: str) -> Electricity:
-    """Tariff and grid intensity; KeyError for an unknown country."""
-    raise NotImplementedError
+    """Tariff and grid intensity by name or ISO code, at the wall of an owned machine; KeyError when unknown."""
+    wanted = country.strip().lower()
+    for row in _rows("electricity"):
+        if wanted == row["country"] or wanted in row["codes"].split():
+            return Electricity(
+                country=row["country"],
+                usd_per_kwh=_number(row["usd_per_kwh"]),
+                g_co2_per_kwh=_number(row["g_co2_per_kwh"]),
+                pue=1.0,
+                source=row["source"],
+                as_of=row["as_of"],
+            )
+    import difflib  # not at module level: only mistakes need it
+
+    near = difflib.get_close_matches(wanted, country_names(), n=3, cutoff=0.5) or ["world", "united states"]
+    raise KeyError(f"no electricity data for {country!r}; near: {', '.join(near)} (names or ISO codes)")
+
+
+def country_names() -> tuple[str, ...]:
+    """Every country of the electricity table."""
+    return tuple(row["country"] for row in _rows("electricity"))
+
+
+def pue(provider: str) -> tuple[float, str]:
+    """Facility power over machine power of a provider's data centres, with its source; `other` when not listed."""
+    by_provider = {row["provider"]: row for row in _rows("pue")}
+    row = by_provider.get(provider, by_provider["other"])
+    return float(row["pue"]), row["source"]
+
+
+@cache
+def _rows(table: str) -> tuple[dict[str, str], ...]:
+    import csv
+
+    with (CATALOG_DIR / f"{table}.csv").open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
+
+@lru_cache(maxsize=256)
+def _find_row(name: str) -> Mapping[str, str] | None:
+    words = _words(name)
+    best: tuple[int, Mapping[str, str]] | None = None
+    for row in _rows("cards") if words else ():
+        optional = _words(row["also"])
+        for alias in _split(row["aliases"]):
+            needed = _words(alias)
+            explained = needed <= words and words - needed <= optional
+            if explained and (best is None or len(needed) > best[0]):
+                best = (len(needed), row)
+    return best[1] if best else None
+
+
+@lru_cache(maxsize=1024)
+def _words(name: str) -> frozenset[str]:
+    """`NVIDIA A100-SXM4-80GB` -> a100 sxm4 80gb; `rtx4090` -> 4090; `80 GB` -> 80gb."""
+    text = re.sub(r"\b(rtx|gtx)(?=[a-z]?\d)", r"\1 ", name.lower().replace("_", " "))
+    text = re.sub(r"\b(\d+)[ -]?(?:gb|gib|g)\b", r"\1gb", text)
+    return frozenset(re.findall(r"[a-z0-9]+", text)) - _NOISE
+
+
+def _squashed(name: str) -> str:
+    return "".join(word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _NOISE)
+
+
+def _split(aliases: str) -> list[str]:
+    return aliases.split("|") if aliases else []
+
+
+@cache
+def _card(short_name: str) -> Card:
+    row = next(row for row in _rows("cards") if row["name"] == short_name)
+    memory_mib = _number(row["memory_mib_addressable"])
+    peaks = {precision: _number(row[f"{precision}_tflops"]) for precision in _PRECISIONS}
+    return Card(
+        name=row["name"],
+        label=row["label"],
+        kind=CardKind(row["kind"]),
+        compute_capability=_number(row["compute_capability"]),
+        memory_bytes=None if memory_mib is None else int(memory_mib) * MIB,
+        bandwidth_bytes_per_second=_scaled(row["bandwidth_gb_per_second"], GB),
+        peak_flops_per_second={name: peak * TERA for name, peak in peaks.items() if peak is not None},
+        has_bf16=row["has_bf16"] == "1",
+        watts=_number(row["watts"]),
+        ecc=_flag(row["ecc"]),
+        nvlink_bytes_per_second=_scaled(row["nvlink_gb_per_second"], GB),
+        p2p=_flag(row["p2p_over_pcie"]),
+        pcie_generation=int(row["pcie_generation"]) if row["pcie_generation"] else None,
+        source=row["source"],
+        as_of=row["as_of"],
+    )
+
+
+def _newest_prices() -> list[dict[str, str]]:
+    """The last row of each provider, instance, card and count; older rows are history."""
+    newest: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in _rows("prices"):
+        if not row["usd_per_hour"]:
+            continue  # spot only
+        key = (row["provider"], row["instance"], row["card"], row["n_gpus"])
+        if key not in newest or row["as_of"] >= newest[key]["as_of"]:
+            newest[key] = row
+    return list(newest.values())
+
+
+@cache
+def _oldest_current() -> str:
+    from datetime import date
+
+    newest = max(date.fromisoformat(row["as_of"]) for row in _rows("prices"))
+    return date.fromordinal(newest.toordinal() - CURRENT_DAYS).isoformat()
+
+
+def _sells(row: Mapping[str, str], n_gpus: int) -> bool:
+    """`counts_sold` is `8`, `1 8` or `1-8`."""
+    for part in row["counts_sold"].split():
+        low, _, high = part.partition("-")
+        if int(low) <= n_gpus <= int(high or low):
+            return True
+    return False
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _scaled(text: str, factor: float) -> float | None:
+    return float(text) * factor if text else None
+
+
+def _flag(text: str) -> bool | None:
+    return text == "1" if text else None
