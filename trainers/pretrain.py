@@ -1,0 +1,237 @@
+"""The recipe: pretrain a GPT by the plan, measure what it took. Reads top to bottom, in nanoGPT's order of events.
+
+    python launch.py                    bill, then this loop in one process
+    python launch.py hw=4x4090          the same under torchrun, one process a card
+    torchrun --nproc_per_node=4 launch.py
+
+Exact on CPU: a resumed run has the weights, optimizer state, data order and dropout masks of an undisturbed one, since
+data and randomness are functions of (seed, step, rank) and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from preflight.actual import Actual, flat_actual
+from preflight.errors import TrainingFailed
+from preflight.machine import World
+from preflight.plan import RunPlan, TrainerPlan
+from preflight.planfile import to_jsonable, write_json
+from trainers import checkpoint, distributed, stopping
+from trainers.data import TrainStream, eval_batches
+from trainers.gpt import GPT, make_optimizer
+from trainers.job import Job
+from trainers.meters import Meters
+from trainers.precision import autocast, make_scaler, set_matmul_precision
+from trainers.prepare import ensure_prepared
+from trainers.progress import Progress
+
+
+class State(NamedTuple):
+    """What a checkpoint holds of the training."""
+
+    model: GPT
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+
+
+def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces is no longer a recipe
+    """Every rank runs this; rank 0 writes RUN_DIR. Raises TrainingFailed with the step and the cause."""
+
+    # ---- ranks, device, precision
+    trainer = job.plan.trainer
+    meters = Meters(job.started_unix)
+    world = distributed.world_from_environment()
+    is_first_rank = world.rank == 0
+    device = distributed.pick_device(job.plan.hw.card.kind, world)
+    if device.type == "cpu":
+        distributed.share_cpu_threads(job.plan.hw.n_cpu_cores, world)
+    distributed.join(world, device)
+    set_matmul_precision(trainer.precision)
+    meters.watch.lap("startup")
+
+    # ---- data: one rank a node prepares it, when it is the kind that takes seconds
+    if world.local_rank == 0:
+        ensure_prepared(job.plan)
+    distributed.wait_for_all()
+    plan = replace(job.plan, data=ensure_prepared(job.plan))
+    stream = TrainStream(plan, world, device)
+    meters.watch.lap("data")
+
+    # ---- model and optimizer
+    meters.attach(device)
+    torch.manual_seed(plan.seed)  # weights are drawn on the CPU: the same on every device and any number of ranks
+    raw_model = GPT(plan.model, trainer.sequence_length, trainer.activation_checkpointing).to(device)
+    optimizer = make_optimizer(raw_model, trainer)
+    scaler = make_scaler(trainer.precision, device)
+
+    # ---- resume
+    state = State(raw_model, optimizer, scaler)
+    step, passed_over = load_checkpoint(job, state, meters, world) if job.resume else (0, ())
+    progress = Progress(job, meters, first_step=step, is_first_rank=is_first_rank)
+    if job.resume:
+        progress.say("\n".join((*(f"passed over {line}" for line in passed_over), f"resumed after step {step}")))
+
+    # ---- compile, then wrap
+    model: nn.Module = torch.compile(raw_model) if trainer.compile else raw_model  # type: ignore[assignment]
+    ddp_model = model
+    if world.world_size > 1:
+        device_ids = [world.local_rank] if device.type == "cuda" else None
+        ddp_model = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+
+    # ---- the loop; `step` counts finished steps
+    raw_model.train()
+    losses: list[torch.Tensor] = []  # since the last look: looking makes the host wait for the device
+    reason, grad_norm = "", None
+    inputs, targets = stream.micro_batch(step, 0)
+    meters.n_steps_done = step
+    meters.watch.lap("startup")
+
+    while step < trainer.n_steps and not reason:
+        meters.steps.begin()
+        torch.manual_seed(seed_of(plan.seed, step, world.rank))  # dropout
+        step_rate = learning_rate(trainer, step)
+        for group in optimizer.param_groups:
+            group["lr"] = step_rate
+
+        # forward and backward, `grad_accum_steps` times; ranks exchange gradients in the last pass only
+        step_loss = torch.zeros((), device=device)
+        for micro_step in range(trainer.grad_accum_steps):
+            is_last = micro_step == trainer.grad_accum_steps - 1
+            no_sync = isinstance(ddp_model, DistributedDataParallel) and not is_last
+            with ddp_model.no_sync() if no_sync else nullcontext():  # type: ignore[operator]
+                with autocast(trainer.precision, device):
+                    loss = ddp_model(inputs, targets) / trainer.grad_accum_steps
+                # the next batch is fetched while the device is busy with this one
+                inputs, targets = stream.micro_batch(step + is_last, 0 if is_last else micro_step + 1)
+                scaler.scale(loss).backward()
+            step_loss += loss.detach()
+
+        # clip, update, let go of the gradients
+        votes = distributed.begin_vote(stopping.vote(job, meters.watch.elapsed_seconds))
+        if trainer.grad_clip:
+            scaler.unscale_(optimizer)
+            grad_norm = nn.utils.clip_grad_norm_(raw_model.parameters(), trainer.grad_clip)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        losses.append(step_loss)
+        meters.steps.end()
+        reason = stopping.REASONS[votes()]
+
+        # look at the losses
+        is_end = step == trainer.n_steps
+        must_evaluate = is_end or (trainer.eval_interval > 0 and step % trainer.eval_interval == 0 and not reason)
+        must_save = is_end or bool(reason) or step % trainer.checkpoint_interval == 0
+        must_log = is_end or bool(reason) or step % trainer.log_interval == 0 or step == 1
+        if must_log or must_evaluate or must_save or device.type == "cpu":
+            recent = distributed.mean_over_ranks(torch.stack(losses).tolist())
+            losses.clear()
+            meters.steps.collect()
+            meters.n_steps_done, meters.train_loss = step, recent[-1]
+            complain_if_not_finite(recent, step, trainer)
+        if must_log:
+            meters.memory.look()
+            progress.log(step, recent[-1], step_rate, None if grad_norm is None else grad_norm.item())
+        meters.watch.lap("steps")
+
+        # evaluate, save
+        if must_evaluate:
+            meters.val_loss = evaluate(model, plan, world, device)
+            meters.evaluation_seconds.append(meters.watch.lap("evaluations"))
+            progress.evaluated(step, meters.val_loss, meters.evaluation_seconds[-1])
+        if must_save and is_first_rank:
+            save_checkpoint(job, state, meters, step)
+        meters.watch.lap("checkpoints")
+
+    # ---- the end
+    if reason:
+        progress.say(f"stopped after step {step} ({reason}), checkpoint saved")
+    progress.close()
+
+    measured = meters.actual(job, reason)
+    if is_first_rank:
+        job.tracker.finish({**flat_actual(measured), "exit_reason": measured.exit_reason})
+    measured = meters.actual(job, reason)  # once more: saying goodbye to the tracker takes time too
+    if is_first_rank:
+        write_json({"actual": measured}, job.run_dir / "actual.json")
+    distributed.leave()
+    return measured
+
+
+def learning_rate(trainer: TrainerPlan, step: int) -> float:
+    """Linear warm-up, then half a cosine down to the minimum at the last step."""
+    if step < trainer.n_warmup_steps:
+        return trainer.learning_rate * (step + 1) / (trainer.n_warmup_steps + 1)
+    done_fraction = (step - trainer.n_warmup_steps) / max(1, trainer.n_steps - trainer.n_warmup_steps)
+    height = 0.5 * (1.0 + math.cos(math.pi * min(1.0, done_fraction)))  # 1 .. 0
+    return trainer.min_learning_rate + height * (trainer.learning_rate - trainer.min_learning_rate)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, plan: RunPlan, world: World, device: torch.device) -> float:
+    """Mean loss over the same held-out sequences every time, shared out among the ranks."""
+    model.eval()
+    total, n_sequences = torch.zeros((), device=device), 0
+    for inputs, targets, n in eval_batches(plan, world, device):
+        with autocast(plan.trainer.precision, device):
+            total += model(inputs, targets) * n
+        n_sequences += n
+    model.train()
+    loss_sum, count = distributed.sum_over_ranks([total.item(), float(n_sequences)])
+    return loss_sum / count
+
+
+def seed_of(seed: int, step: int, rank: int) -> int:
+    """Randomness of one step on one rank: nothing to save, nothing to restore."""
+    return (seed * 1_000_003 + step) * 65_537 + rank
+
+
+def complain_if_not_finite(recent: list[float], step: int, trainer: TrainerPlan) -> None:
+    """Weights behind a loss of nan are lost; the last checkpoint is older and sound."""
+    for i, loss in enumerate(recent):
+        if not math.isfinite(loss):
+            raise TrainingFailed(
+                f"the loss of step {step - len(recent) + 1 + i} is {loss}; checkpoints are older and sound.\n"
+                f"  To fix: trainer.learning_rate={trainer.learning_rate / 3:.2g}, or trainer.precision=fp32"
+            )
+
+
+def save_checkpoint(job: Job, state: State, meters: Meters, step: int) -> None:
+    """Everything that step + 1 depends on, the plan that made it, and who was told."""
+    checkpoint.save(
+        job.run_dir,
+        step,
+        {
+            "model": state.model.state_dict(),
+            "optimizer": state.optimizer.state_dict(),
+            "scaler": state.scaler.state_dict(),
+            "plan": json.dumps(to_jsonable(job.plan)),
+            "wandb_run_id": job.tracker.run_id,
+            "train_loss": meters.train_loss,
+            "val_loss": meters.val_loss,
+        },
+        keep=job.plan.trainer.keep_checkpoints,
+    )
+
+
+def load_checkpoint(job: Job, state: State, meters: Meters, world: World) -> tuple[int, tuple[str, ...]]:
+    """The newest sound one, chosen by rank 0: its step (0: there is none), and a line about each that was not."""
+    path, passed_over = checkpoint.find_latest(job.run_dir) if world.rank == 0 else (None, ())
+    step = int(distributed.max_over_ranks([checkpoint.step_of(path) if path else 0])[0])
+    if step:
+        saved = checkpoint.load(checkpoint.path_of(job.run_dir, step))
+        state.model.load_state_dict(saved["model"])
+        state.optimizer.load_state_dict(saved["optimizer"])
+        state.scaler.load_state_dict(saved["scaler"])
+        meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
+    return step, passed_over
