@@ -1,0 +1,149 @@
+"""What does this command line ask for: one configuration, a grid of them, or a page to print?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import cast
+
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from conf import overrides as judge
+from conf.register import GROUPS, merge, options
+from conf.schema import Config
+from preflight.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridRow:
+    """One cell of a grid: what varies, and the whole configuration."""
+
+    overrides: tuple[str, ...]  # all of them, as they would be typed
+    varying: tuple[str, ...]  # only those that differ between rows
+    config: Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Exactly one of `config`, `grid` and `text` is set."""
+
+    config: Config | None  # a run or a bill
+    grid: tuple[GridRow, ...]  # -m
+    text: str | None  # --help, --cfg job: print it and stop
+    overrides: tuple[str, ...]  # as typed
+    notes: tuple[str, ...]  # what was ignored, and why
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flags:
+    help: bool = False
+    cfg: bool = False
+    multirun: bool = False
+
+
+def compose(argv: Sequence[str]) -> Request:
+    """The request behind `argv` (without the program's name); writes nothing. ConfigError carries all problems."""
+    flags, lines, notes, problems = _split(argv)
+    if flags.help:
+        from conf.help import help_page
+
+        return Request(config=None, grid=(), text=help_page(), overrides=tuple(lines), notes=notes)
+    parsed, faults = judge.judge_all(lines, multirun=flags.multirun)
+    if problems or faults:
+        raise ConfigError([*problems, *faults])
+    empty = Request(config=None, grid=(), text=None, overrides=tuple(lines), notes=notes)
+    if flags.cfg:
+        return replace(empty, text=OmegaConf.to_yaml(_merge(parsed)))
+    if flags.multirun:
+        return replace(empty, grid=tuple(_grid(parsed)))
+    return replace(empty, config=_to_config(_merge(parsed)))
+
+
+def _split(argv: Sequence[str]) -> tuple[_Flags, list[str], tuple[str, ...], list[Problem]]:
+    """Flags apart from overrides."""
+    flags, lines, notes, problems = _Flags(), [], [], []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if word in ("-m", "--multirun"):
+            flags.multirun = True
+        elif word in ("-h", "--help"):
+            flags.help = True
+        elif word in ("-c", "--cfg") or word.startswith("--cfg="):
+            flags.cfg = True
+            kind = word.partition("=")[2] if "=" in word else (words.pop(0) if words else "")
+            if kind != "job":
+                problems.append(_cfg_problem(kind))
+        elif word.replace("-", "_").startswith("__local_rank"):
+            notes.append(
+                f"ignored {word}: torch.distributed.launch adds it; torchrun passes the rank in the environment"
+            )
+        else:
+            lines.append(_with_its_value(word, words))
+    return flags, lines, tuple(notes), problems
+
+
+def _with_its_value(word: str, words: list[str]) -> str:
+    """`--model gpt2_124m` is one mistake, not two."""
+    if word.startswith("--") and "=" not in word and words and "=" not in words[0] and not words[0].startswith("-"):
+        return f"{word}={words.pop(0)}"
+    return word
+
+
+def _cfg_problem(kind: str) -> Problem:
+    message = f"--cfg {kind}: only the configuration of this program can be shown".replace("  ", " ")
+    return Problem(path="", value="", message=message, fix="--cfg job")
+
+
+def _merge(parsed: list[Override]) -> DictConfig:
+    """Hydra's composition; what still goes wrong lies in a YAML file or in an interpolation."""
+    try:
+        return merge(parsed)
+    except (HydraException, OmegaConfBaseException, ValueError, AttributeError) as error:
+        raise ConfigError([_yaml_problem(error)]) from error
+
+
+def _yaml_problem(error: Exception) -> Problem:
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    key = str(getattr(cause, "full_key", None) or "")
+    message = str(getattr(cause, "msg", None) or cause).strip().splitlines()[0]
+    fix = "compare the YAML files in conf/ and the ${...} values with conf/schema.py"
+    return Problem(path=key, value="?" if key else "", message=message, fix=fix)
+
+
+def _to_config(composed: DictConfig) -> Config:
+    try:
+        return cast("Config", OmegaConf.to_object(composed))
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        raise ConfigError([_yaml_problem(error)]) from error
+
+
+def _grid(parsed: list[Override]) -> list[GridRow]:
+    """Every combination of the values given, the last one varying fastest."""
+    columns = [_values(override) for override in parsed]
+    varying = [len(column) > 1 for column in columns]
+    rows, problems = [], []
+    for combination in product(*columns):
+        row, faults = judge.judge_all(combination, multirun=False)
+        problems += [fault for fault in faults if fault not in problems]
+        if not faults:
+            shown = tuple(line for line, varies in zip(combination, varying, strict=True) if varies)
+            rows.append(GridRow(overrides=combination, varying=shown, config=_to_config(_merge(row))))
+    if problems:
+        raise ConfigError(problems)
+    return rows
+
+
+def _values(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    key, value = override.key_or_group, override._value
+    if isinstance(value, Glob):
+        return [f"{key}={name}" for name in value.filter(options(key) if key in GROUPS else [])]
+    if isinstance(value, ChoiceSweep) and isinstance(value.list, Glob):
+        return [f"{key}={name}" for name in value.list.filter(options(key) if key in GROUPS else [])]
+    return [f"{key}={text}" for text in override.sweep_string_iterator()]

@@ -1,0 +1,72 @@
+"""The help page: the options people use, what they take, and commands to copy."""
+
+from __future__ import annotations
+
+from conf import names
+from conf.register import options
+
+# Path -> what it does, in the order in which people meet them. What each takes and its default come from the schema.
+COMMON = {
+    "trainer.micro_batch_size": "sequences per GPU per pass",
+    "trainer.tokens_per_step": "global batch in tokens; accumulation is derived from it",
+    "trainer.sequence_length": "tokens per sequence",
+    "trainer.n_steps": "length of the run (or total_tokens)",
+    "trainer.total_tokens": "length of the run in tokens",
+    "trainer.precision": "",
+    "trainer.compile": "torch.compile",
+    "trainer.activation_checkpointing": "recompute instead of keeping activations",
+    "trainer.learning_rate": "",
+    "hw.price_usd_per_hour": "your own price of one machine",
+    "data.path": "your text (data=text) or token files (data=bin)",
+    "budget.max_hours": "",
+    "budget.max_cost_usd": "",
+    "budget.max_memory_fraction": "of the card's memory",
+    "lowering.policy": "what happens when the plan is over a budget",
+    "lowering.keep": "never lower these: batch, precision, model",
+    "lowering.allow_model": "a smaller model may be chosen",
+    "tracking.notes": "a word on this run",
+    "dry_run": "the bill only",
+    "report": "",
+    "name": "part of the run folder's name",
+    "runs_dir": "where runs and the ledger are kept",
+    "resume": "a run folder, or latest: continue it",
+    "plan": "a plan.json to replay",
+    "seed": "",
+}
+
+HEAD = """\
+preflight: the bill of a training run first, then the run.
+
+  python launch.py                                          train a small model on this machine
+  python launch.py model=gpt2_124m hw=4x4090 dry_run=true   the bill of a machine that is not here
+  python launch.py model=gpt2_124m hw=4x4090                the bill, then the run
+  python launch.py -m model=gpt2_124m,gpt2_350m hw=1x4090,8xh100 dry_run=true      a grid of bills
+  torchrun --nproc_per_node=4 launch.py model=gpt2_124m     when torchrun is already in charge
+
+Options are KEY=VALUE, without dashes and without spaces round the =.
+
+Choices (GROUP=NAME)
+"""
+
+TAIL = """
+Every option: --cfg job prints the whole configuration; conf/schema.py explains it.
+Flags: -h --help, -m --multirun (a,b are several values), --cfg job.
+Exit: 0 done or go, 2 configuration or data, 3 over budget, 4 wrong machine, 5 training failed, 6 stopped at the budget,
+130/143 interrupted (checkpoint saved).
+"""
+
+
+def help_page() -> str:
+    """At most a screen and a half."""
+    groups = [f"  {group}={', '.join(options(group))}" for group in ("model", "data", "tracking", "experiment")]
+    groups.insert(1, "  hw=4x4090 (cards), 2x8xh100 (nodes x cards), auto (this machine: the default), cpu, 2xcpu")
+    values = [_line(path, what) for path, what in COMMON.items()]
+    return HEAD + "\n".join(groups) + "\n\nOptions\n" + "\n".join(values) + "\n" + TAIL
+
+
+def _line(path: str, what: str) -> str:
+    hint, default = names.all_options()[path]
+    takes = names.describe(hint).removesuffix(", or null").removeprefix("one of ")
+    shown = getattr(default, "name", default)
+    known = "" if shown in (None, "", False) else f", default {shown}"
+    return f"  {path:33} {what + ': ' if what else ''}{takes}{known}"

@@ -1,0 +1,271 @@
+"""What is wrong with each override, judged alone, so that all faults are told at once (Hydra stops at its first)?"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from conf import names
+from conf.hardware import GROUP as HW
+from conf.register import GROUPS, options
+from conf.schema import Config
+from preflight.errors import Problem
+
+_SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_COUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)([kmbt]?)", re.IGNORECASE)
+_SWEEP_CALL = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag|int|float|str|bool)\(")
+
+
+@dataclass(slots=True, kw_only=True)
+class Judged:
+    """One override: parsed when it is sound, its faults when it is not."""
+
+    parsed: Override | None
+    problems: list[Problem]
+
+
+def judge_all(lines: Sequence[str], *, multirun: bool) -> tuple[list[Override], list[Problem]]:
+    """Every sound override, and every fault of the others."""
+    parser = OverridesParser.create(config_loader=None)
+    judged = [_judge(parser, line, multirun=multirun) for line in lines]
+    problems = [problem for each in judged for problem in each.problems]
+    parsed = [each.parsed for each in judged if each.parsed is not None]
+    return parsed, problems + list(_duplicates(parsed))
+
+
+def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
+    shape_fault = _shape_fault(line)
+    if shape_fault is not None:
+        return Judged(parsed=None, problems=[shape_fault])
+    key, _, text = line.partition("=")
+    key_fault = _key_fault(key, text)
+    if key_fault is not None:
+        return Judged(parsed=None, problems=[key_fault])
+    try:
+        parsed = parser.parse_override(line)
+    except HydraException:
+        return Judged(parsed=None, problems=[_quoting_fault(key, text)])
+    if key == HW and parsed.value_type is not None and not isinstance(parsed.value(), str | ChoiceSweep):
+        parsed = replace(parsed, _value=text)  # hw=4090 is a name, not a number
+    parsed, problems = _value_faults(parsed, text, multirun=multirun)
+    return Judged(parsed=parsed, problems=problems)
+
+
+def _shape_fault(line: str) -> Problem | None:
+    """Faults that can be seen without knowing any name: dashes, prefixes, no `=`, spaces round it."""
+    bare = line.lstrip("-+~ ")
+    key, equals, text = bare.partition("=")
+    key, value = key.strip(), text.strip()
+    known = names.likely_paths(key, GROUPS)
+    fix = _assignment(known[0] if known else key, value) if equals else _switch(key)
+    if line.startswith("-"):
+        return Problem(path="", value="", message=f"{line}: options are written without dashes", fix=fix)
+    if line.startswith("~"):
+        message = "an option cannot be removed; null unsets it where that is allowed"
+        return Problem(path=key, value=value, message=f"{line}: {message}", fix=f"leave out {line}")
+    if line.startswith("+"):
+        fault = _key_fault(key, value)
+        message = f"{line}: every option exists already, nothing can be added with +"
+        return fault or Problem(path="", value="", message=message, fix=fix)
+    if not equals:
+        return Problem(path="", value="", message=f"{line}: an override is KEY=VALUE", fix=fix)
+    if not key:
+        return Problem(path="", value="", message=f"{line}: nothing stands left of the =", fix="no spaces round the =")
+    if line != line.lstrip() or key != bare.partition("=")[0] or text != text.lstrip():
+        return Problem(path=key, value=value, message="spaces round the =", fix=_assignment(key, value))
+    return None
+
+
+def _switch(word: str) -> str:
+    """What a bare word was meant to be: a switch, an option of a group, or an option without its value."""
+    hint = names.hint_of(word.replace("-", "_"))
+    if hint is not None and names.without_none(hint)[0] is bool:
+        return f"{word.replace('-', '_')}=true"
+    owners = [group for group in GROUPS if word in options(group)]
+    if owners:
+        return f"{owners[0]}={word}"
+    likely = names.likely_paths(word, GROUPS)
+    if likely:
+        hint = names.hint_of(likely[0])
+        return f"{likely[0]}=true" if hint is bool else f"{likely[0]}=VALUE"
+    return f"leave out {word}; --help lists the options"
+
+
+def _assignment(key: str, value: str) -> str:
+    return shlex.quote(f"{key}={value}") if re.search(r"[\s'\"$&|;<>(){}*?!#\\]", value) else f"{key}={value}"
+
+
+def _key_fault(key: str, text: str) -> Problem | None:
+    """Unknown names."""
+    if key.startswith(("hydra.", "hydra/")) or key == "hydra":
+        message = "Hydra's own settings are not used: runs are written to runs_dir/<time>-<name>/"
+        return Problem(path=key, value=text, message=message, fix="runs_dir=runs")
+    if key in GROUPS or names.hint_of(key) is not None:
+        return None
+    likely = names.likely_paths(key, GROUPS)
+    message = "no such option" + (
+        f"; did you mean {' or '.join(likely)}?" if likely else _contents(key.partition(".")[0])
+    )
+    fix = _assignment(likely[0], text) if likely else f"leave out {key}=; --help lists the options"
+    return Problem(path=key, value=text, message=message, fix=fix)
+
+
+def _contents(group: str) -> str:
+    node = GROUPS.get(group)
+    return f"; {group} has {', '.join(field.name for field in fields(node))}" if node is not None else ""
+
+
+def quoted(key: str, text: str) -> str:
+    """The override that passes `text` literally, as typed in a shell."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"') if '"' in text else text
+    return shlex.quote(f'{key}="{escaped}"')
+
+
+def _quoting_fault(key: str, text: str) -> Problem:
+    hint = names.hint_of(key)
+    if hint is not None and names.without_none(hint)[0] is str:
+        message = "characters such as , = ( ) [ ] { } # ' \" need quotes that survive the shell"
+        return Problem(path=key, value=text, message=message, fix=quoted(key, text))
+    cleaned = text.strip("= \t'\"")
+    message = "cannot be read" + (
+        f"; {key} takes {names.describe(hint)}" if hint is not None and key not in GROUPS else ""
+    )
+    if hint is not None and names.without_none(hint)[0] is not None and text.startswith("["):
+        return Problem(path=key, value=text, message=message, fix=f"'{key}=[{text.strip('[] ')}]'")
+    return Problem(path=key, value=text, message=message, fix=_fix_for(key, hint, cleaned))
+
+
+def _duplicates(parsed: Sequence[Override]) -> Iterator[Problem]:
+    seen: dict[str, list[str]] = {}
+    for override in parsed:
+        seen.setdefault(override.key_or_group, []).append(str(override.input_line).partition("=")[2])
+    for key, values in seen.items():
+        if len(values) > 1:
+            message = f"given {len(values)} times ({', '.join(values)}); which one counts?"
+            yield Problem(path=key, value=values[-1], message=message, fix=_assignment(key, values[-1]))
+
+
+def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Override, list[Problem]]:
+    """Values of a sweep are judged one by one."""
+    key = parsed.key_or_group
+    if not parsed.is_sweep_override():
+        parsed = replace(parsed, _value=_whole(key, parsed._value))
+        return parsed, list(_value_fault(key, parsed.value(), text))
+    if isinstance(parsed._value, IntervalSweep):
+        message = "an interval has no list of values; a grid needs one"
+        return parsed, [Problem(path=key, value=text, message=message, fix=f"{key}=A,B with -m")]
+    if not multirun:
+        hint = names.hint_of(key)
+        is_text = hint is not None and names.without_none(hint)[0] is str and not _SWEEP_CALL.match(text)
+        message = "several values are a grid, which needs -m" + (
+            "; one text with a comma needs quotes" if is_text else ""
+        )
+        fix = quoted(key, text) if is_text else _fix_without_sweep(key, hint, text)
+        return parsed, [Problem(path=key, value=text, message=message, fix=fix)]
+    if not isinstance(parsed._value, ChoiceSweep):
+        return parsed, []  # range() and glob(): their values are judged when the grid is spread out
+    items = [Override._convert_value(item) for item in parsed._value.list]
+    return parsed, [fault for item in items for fault in _value_fault(key, _whole(key, item), str(item))]
+
+
+def _fix_without_sweep(key: str, hint: Any, text: str) -> str:
+    count = _count(text) if hint is not None and names.without_none(hint)[0] is int else None
+    if count is not None and re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+        return f"{key}={count}"  # thousands
+    return f"-m {_assignment(key, text)}"
+
+
+def _count(text: str) -> int | None:
+    """`10B`, `1e9`, `491,520` as a whole number."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    number = float(match[1].replace(",", "").replace("_", "")) * _SHORT.get(match[2].lower(), 1)
+    return int(number) if number == int(number) else None
+
+
+def _whole(key: str, value: Any) -> Any:
+    """1e9 is a whole number where one is wanted, and digits are a name where one is wanted."""
+    hint = names.hint_of(key)
+    if isinstance(value, float) and hint is not None and names.without_none(hint)[0] is int and value.is_integer():
+        return int(value)
+    return str(value) if key in GROUPS and isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _value_fault(key: str, value: Any, text: str) -> Iterator[Problem]:
+    hint = names.hint_of(key)
+    if key in GROUPS:
+        yield from _choice_fault(key, value, text)
+    elif not _fits(key, hint, value):
+        kind, _ = names.without_none(hint)
+        message = f"takes {names.describe(hint)}"
+        if is_dataclass(kind):
+            message = f"is a group of options: {', '.join(field.name for field in fields(kind))}"
+        yield Problem(path=key, value=text, message=message, fix=_fix_for(key, hint, text))
+
+
+def _choice_fault(group: str, value: Any, text: str) -> Iterator[Problem]:
+    if value is None and group == "experiment":
+        return
+    if isinstance(value, str) and (value in options(group) or (group == HW and value not in ("", "schema"))):
+        return
+    listed = options(group)
+    likely = names.nearest(text, listed)
+    shown = "4x4090, 2x8xh100, auto, cpu, ..." if group == HW else ", ".join(listed)
+    message = f"no such choice; there are {shown}"
+    if isinstance(value, dict):
+        message = f"{group} takes a name ({shown}); single values go to {group}.KEY=VALUE"
+    yield Problem(path=group, value=text, message=message, fix=f"{group}={(likely or listed)[0]}")
+
+
+def _fits(key: str, hint: Any, value: Any) -> bool:
+    """Would OmegaConf take it?"""
+    kind, optional = names.without_none(hint)
+    if value is None:
+        return optional
+    if isinstance(value, str) and value.startswith("${"):
+        return True  # resolved when composed
+    if kind in (int, float, bool, str) and type(value) is kind:
+        return True
+    parent_path, _, leaf = key.rpartition(".")
+    parent = names.without_none(names.hint_of(parent_path))[0] if parent_path else Config
+    try:
+        OmegaConf.update(OmegaConf.structured(parent), leaf, value, merge=True)
+    except (OmegaConfBaseException, ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _fix_for(key: str, hint: Any, text: str) -> str:
+    """An override of this option that works."""
+    kind, optional = names.without_none(hint)
+    if key in GROUPS:
+        listed = options(key)
+        return f"{key}={(names.nearest(text, listed) or listed)[0]}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        members = [member.name for member in kind]
+        return f"{key}={(names.nearest(text, members) or members)[0]}"
+    if kind is bool:
+        return f"{key}={'false' if text.lower() in ('0', 'no', 'n', 'off', 'f', 'none') else 'true'}"
+    if kind is int and _count(text) is not None:
+        return f"{key}={_count(text)}"
+    if kind is int and re.fullmatch(r"-?\d+\.\d+", text):
+        return f"{key}={round(float(text))}"
+    if kind is float and re.fullmatch(r"\d+\.?\d*\s*%", text):
+        return f"{key}={float(text.rstrip('% ')) / 100:g}"
+    if kind is not str and text and re.fullmatch(r"[\w,]+", text) and names.describe(hint).startswith("a list"):
+        return f"'{key}=[{text}]'"
+    default = names.all_options()[key][1] if key in names.all_options() else None
+    if default is not None and not isinstance(default, Enum):
+        return f"{key}={str(default).lower() if isinstance(default, bool) else default}"
+    return f"{key}=null" if optional else f"leave out {key}="

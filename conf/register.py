@@ -1,0 +1,88 @@
+"""Where does Hydra find the configuration? Schemas in `conf.schema`, choices in the YAML beside it, `hw` from names.
+
+Hydra's own `hydra:` node (job folders, logging, sweepers) is not composed: this program writes its own run folders, and
+leaving it out saves a third of the start-up time. What is used is Hydra's defaults list and merge, unchanged;
+tests/conf/test_register.py holds the result against Hydra's full composition.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
+from hydra._internal.defaults_list import create_defaults_list
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from conf import schema
+from conf.hardware import SCHEMA_NAME, HardwareSource
+
+CONF_DIR = Path(__file__).parent
+CONFIG_NAME = "config"
+GROUPS = {
+    "model": schema.ModelConfig,
+    "data": schema.DataConfig,
+    "hw": schema.HwConfig,
+    "trainer": schema.TrainerConfig,
+    "budget": schema.BudgetConfig,
+    "lowering": schema.LoweringConfig,
+    "launcher": schema.LauncherConfig,
+    "tracking": schema.TrackingConfig,
+    "experiment": None,  # overlays over the whole configuration
+}
+
+
+@cache
+def register() -> ConfigLoaderImpl:
+    """Once a process: the schemas, the sources, the search path."""
+    version.setbase("1.3")
+    store = ConfigStore.instance()
+    store.store(name=SCHEMA_NAME, node=schema.Config)
+    for group, node in GROUPS.items():
+        if node is not None:
+            store.store(group=group, name=SCHEMA_NAME, node=node)
+    for source in (FileConfigSource, StructuredConfigSource, HardwareSource):
+        SourcesRegistry.instance().register(source)
+    return ConfigLoaderImpl(search_path())
+
+
+def search_path() -> ConfigSearchPath:
+    """The YAML first, then names of hardware, then the schemas, which Hydra wants last."""
+    path = ConfigSearchPathImpl()
+    path.append("main", f"file://{CONF_DIR}")
+    path.append("catalog", f"{HardwareSource.scheme()}://")
+    path.append("schema", f"{StructuredConfigSource.scheme()}://")
+    return path
+
+
+def options(group: str) -> list[str]:
+    """The choices of a group that can be listed."""
+    names = [name for name in register().get_group_options(group) if name != SCHEMA_NAME]
+    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+
+
+def merge(overrides: list[Override]) -> DictConfig:
+    """Hydra's composition of config.yaml and these overrides, in struct mode."""
+    loader = register()
+    repository = CachingConfigRepository(loader.repository)
+    defaults = create_defaults_list(
+        repo=repository,
+        config_name=CONFIG_NAME,
+        overrides_list=overrides,
+        prepend_hydra=False,
+        skip_missing=False,
+    )
+    config = loader._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
+    OmegaConf.set_struct(config, True)
+    ConfigLoaderImpl._apply_overrides_to_config(defaults.config_overrides, config)
+    return config
