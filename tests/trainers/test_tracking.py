@@ -1,0 +1,311 @@
+"""W&B as its users expect, read back from the files it leaves."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.schema import TrackingBackend, TrackingMode
+from preflight.plan import RunPlan
+from preflight.planfile import write_json
+from trainers import tracking, wandb_server
+from trainers.tracking import NoTracker, WandbTracker, comparison, make_tracker
+
+ESTIMATE = {"estimate/step_seconds": 2.0, "estimate/step_seconds_low": 1.0, "estimate/mfu": None}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder on a machine with no W&B account and no W&B settings."""
+    import os
+
+    import wandb
+
+    wandb.teardown()  # its settings are read once a process
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_ERROR_REPORTING"):
+        monkeypatch.setenv(name, "")  # so that what make_tracker sets is forgotten afterwards
+        monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
+    monkeypatch.setenv("NETRC", str(home / ".netrc"))
+    folder = tmp_path / "20261130T120000.000000-tiny"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def plan(make_plan: Callable[..., RunPlan]) -> RunPlan:
+    plan = make_plan(model="tiny", card="cpu")
+    tracked = replace(
+        plan.tracking,
+        backend=TrackingBackend.wandb,
+        mode=TrackingMode.auto,
+        notes="baseline",
+        tags=("small", "cpu"),
+    )
+    return replace(plan, tracking=tracked)
+
+
+def track(plan: RunPlan, run_dir: Path, **arguments: Any) -> tracking.Tracker:
+    given = {"config": {"name": plan.name}, "estimate_flat": ESTIMATE, "resume_id": None, "rank": 0} | arguments
+    return make_tracker(plan, run_dir, **given)
+
+
+def runs(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / "wandb").glob("*run-*"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def inspect(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(folder)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in inspect(folder).splitlines()]
+    return [line[kind] for line in lines if line["type"] == kind]
+
+
+def test_make_tracker_writes_an_offline_run_that_reads_back_whole(
+    plan: RunPlan, run_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracker = track(plan, run_dir)
+    assert isinstance(tracker, WandbTracker)
+    for step in (1, 10, 20):
+        tracker.log({"train/loss": 5.0 - step / 10, "mfu": None}, step)
+    tracker.finish({"actual/step_seconds": 2.5, "actual/val_loss": 1.5, "exit_reason": "done"}, 0)
+
+    (folder,) = runs(run_dir)
+    run = json.loads(inspect(folder, "--summary"))
+    assert run["run_id"] == tracker.run_id
+    assert (run["project"], run["name"], run["notes"], run["tags"]) == (
+        "test",
+        run_dir.name,
+        "baseline",
+        ["small", "cpu"],
+    )
+    assert (run["state"], run["exit_code"], run["console"]) == ("finished", 0, [])
+    assert run["config"]["name"] == "tiny"
+    assert run["config"]["estimate/step_seconds"] == 2.0
+    assert "estimate/mfu" not in run["config"]
+    summary = run["summary"]
+    assert (summary["estimate/step_seconds"], summary["actual/step_seconds"]) == (2.0, 2.5)
+    assert (summary["train/loss"], summary["exit_reason"]) == (3.0, "done")
+    table = json.loads((folder / "files" / summary["estimated_vs_actual"]["path"]).read_text())
+    assert table == {
+        "columns": ["name", "estimated", "actual", "ratio"],
+        "data": [["step_seconds", 2.0, 2.5, 1.25]],
+    }
+    assert records(folder, "run")[0]["run_group"] == run_dir.name
+    assert f"wandb sync {folder}" in capfd.readouterr().err
+    note = json.loads((run_dir / "tracking.json").read_text())["tracking"]
+    assert note == {"backend": "wandb", "mode": "offline", "run_id": tracker.run_id, "problem": None}
+
+
+def test_history_has_one_step_that_only_grows(plan: RunPlan, run_dir: Path) -> None:
+    tracker = track(plan, run_dir)
+    tracker.log({"train/loss": 3.0}, 10)
+    tracker.log({"val/loss": 3.5}, 10)
+    tracker.log({"train/loss": 2.0}, 20)
+    tracker.finish({}, 0)
+    steps = [row["step"]["num"] for row in records(runs(run_dir)[0], "history")]
+    assert steps == sorted(set(steps))
+    assert steps[:2] == [10, 20]
+
+
+def test_nothing_is_left_in_the_home_folder(plan: RunPlan, run_dir: Path) -> None:
+    tracker = track(plan, run_dir)
+    tracker.finish({"actual/step_seconds": 2.5}, 0)
+    assert list((run_dir.parent / "home").rglob("*")) == []
+
+
+def test_a_failed_run_is_marked_as_failed(plan: RunPlan, run_dir: Path) -> None:
+    tracker = track(plan, run_dir)
+    tracker.finish({}, 5)
+    run = json.loads(inspect(runs(run_dir)[0], "--summary"))
+    assert (run["state"], run["exit_code"]) == ("failed", 5)
+
+
+def test_other_ranks_and_untracked_plans_get_the_no_op_twin(plan: RunPlan, run_dir: Path) -> None:
+    untracked = replace(plan, tracking=replace(plan.tracking, backend=TrackingBackend.none))
+    for tracker in (track(plan, run_dir, rank=1), track(untracked, run_dir)):
+        assert isinstance(tracker, NoTracker)
+        tracker.log({"train/loss": 1.0}, 1)
+        tracker.finish({}, 0)
+    assert list(run_dir.iterdir()) == []
+
+
+def test_an_offline_resume_is_a_new_run_of_the_same_group(plan: RunPlan, run_dir: Path) -> None:
+    first = track(plan, run_dir)
+    first.finish({}, 0)
+    second = track(plan, run_dir, resume_id=first.run_id)
+    second.finish({}, 0)
+    assert first.run_id != second.run_id
+    assert len(runs(run_dir)) == 2
+    assert {records(folder, "run")[0]["run_group"] for folder in runs(run_dir)} == {run_dir.name}
+
+
+def test_a_stray_run_id_in_the_environment_does_not_merge_runs(
+    plan: RunPlan, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_RUN_ID", "stray")
+    tracker = track(plan, run_dir)
+    tracker.finish({}, 0)
+    assert tracker.run_id != "stray"
+
+
+def test_wandb_that_does_not_start_is_said_once_and_training_goes_on(
+    plan: RunPlan, run_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import wandb
+
+    def fail(**_: Any) -> None:
+        raise wandb.errors.UsageError("no\nway")
+
+    monkeypatch.setattr(wandb, "init", fail)
+    tracker = track(plan, run_dir)
+    assert tracker == NoTracker(problem="W&B could not start offline: no way")
+    assert capfd.readouterr().err.count("no way") == 1
+    assert json.loads((run_dir / "tracking.json").read_text())["tracking"]["problem"] == tracker.problem
+
+
+DIES_IN_MID_RUN = """
+import json, pathlib, sys, time
+from preflight.plan import RunPlan
+from preflight.planfile import write_json
+from preflight.planfile import from_jsonable
+from trainers import tracking, wandb_server
+run_dir = pathlib.Path(sys.argv[1])
+plan = from_jsonable(RunPlan, json.loads((run_dir / "plan.json").read_text())["plan"])
+tracker = tracking.make_tracker(plan, run_dir, config={}, estimate_flat={}, resume_id=None, rank=0)
+tracker.log({"train/loss": 1.0}, 1)
+wandb_server.kill_service()
+for step in range(2, 20):
+    tracker.log({"train/loss": 1.0}, step)
+    time.sleep(0.01)
+tracker.finish({"actual/step_seconds": 2.5}, 0)
+print("trained")
+"""
+
+
+def test_a_wandb_that_dies_in_mid_run_is_said_once_and_training_goes_on(plan: RunPlan, run_dir: Path) -> None:
+    write_json({"plan": plan}, run_dir / "plan.json")
+    command = [sys.executable, "-c", DIES_IN_MID_RUN, str(run_dir)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "trained\n"
+    offline, died, files = done.stderr.splitlines()
+    assert "W&B offline" in offline
+    assert "the run goes on without it" in died
+    assert "wandb sync" in files
+
+
+class Stubborn(http.server.BaseHTTPRequestHandler):
+    """Answers a HEAD, then leaves every POST hanging."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        threading.Event().wait(60)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def stubborn_server() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stubborn)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.socket.close()
+
+
+def test_a_server_that_hangs_costs_seconds_and_the_run_goes_offline(
+    plan: RunPlan,
+    run_dir: Path,
+    stubborn_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tracking, "INIT_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setenv("WANDB_BASE_URL", stubborn_server)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    tracker = track(plan, run_dir)
+    tracker.finish({}, 0)
+    assert isinstance(tracker, WandbTracker)
+    assert tracker.mode == "offline"
+    assert "could not start online" in capfd.readouterr().err
+
+
+def test_choose_mode_asks_for_no_key_that_is_not_there(run_dir: Path) -> None:
+    for mode in (TrackingMode.auto, TrackingMode.online):
+        assert wandb_server.choose_mode(mode) == ("offline", "no API key (wandb login)")
+
+
+def test_choose_mode_is_offline_when_nothing_answers(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    mode, why = wandb_server.choose_mode(TrackingMode.auto)
+    assert mode == "offline"
+    assert "http://127.0.0.1:9 does not answer" in why
+
+
+def test_choose_mode_is_online_with_a_key_in_netrc_and_a_server(
+    run_dir: Path, stubborn_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", stubborn_server)
+    host = stubborn_server.removeprefix("http://")
+    (run_dir.parent / "home" / ".netrc").write_text(f"machine {host} login user password {'0' * 40}\n")
+    assert wandb_server.choose_mode(TrackingMode.auto) == ("online", "")
+
+
+@pytest.mark.parametrize(("value", "mode"), [("offline", "offline"), ("disabled", "disabled")])
+def test_choose_mode_follows_the_environment_only_when_auto(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, value: str, mode: str
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", value)
+    assert wandb_server.choose_mode(TrackingMode.auto) == (mode, f"WANDB_MODE={value}")
+    assert wandb_server.choose_mode(TrackingMode.online)[1] == "no API key (wandb login)"
+
+
+def test_a_server_that_accepts_and_says_nothing_does_not_answer() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not wandb_server.answers(f"http://127.0.0.1:{silent.getsockname()[1]}", 0.2)
+
+
+def test_bounded_gives_up_and_says_after_how_long() -> None:
+    release = threading.Event()
+    with pytest.raises(TimeoutError, match=r"no end after 0.05 s"):
+        tracking._bounded(release.wait, 0.05)
+    release.set()
+
+
+def test_comparison_pairs_equal_leaves_and_leaves_a_ratio_of_nothing_unknown() -> None:
+    values = {
+        "estimate/step_seconds": 2.0,
+        "estimate/step_seconds_low": 1.0,
+        "estimate/cost_usd": 0.0,
+        "actual/step_seconds": 3,
+        "actual/cost_usd": 0.5,
+        "actual/train_loss": 1.0,
+    }
+    assert comparison(values) == [("step_seconds", 2.0, 3.0, 1.5), ("cost_usd", 0.0, 0.5, None)]
