@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from conf.schema import PolicyChoice
 from preflight.band import Band
 from preflight.estimate import Estimate
 from preflight.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
@@ -98,7 +99,15 @@ def memory_message(plan: RunPlan, estimate: Estimate) -> str:
             "No micro-batch, precision or number of cards helps: every DDP rank holds all of it."
         )
     need = f"trainer.micro_batch_size={plan.trainer.micro_batch_size} needs up to {format_bytes(memory.device.high)}"
-    return f"{need} per rank in {memory.phase} (expected {format_bytes(memory.device.mid)}); {allowed}."
+    return (
+        f"{need} per rank in {memory.phase.replace('_', ' ')} (expected {format_bytes(memory.device.mid)}); {allowed}."
+    )
+
+
+def _by_itself(plan: RunPlan) -> str:
+    if plan.lowering.policy is not PolicyChoice.auto:
+        return ", or let the launcher choose: lowering.policy=auto"
+    return "" if "batch" in plan.lowering.keep else " (the launcher does this by itself once the other budgets hold)"
 
 
 def memory_remedy(plan: RunPlan, estimate: Estimate) -> str:
@@ -109,7 +118,7 @@ def memory_remedy(plan: RunPlan, estimate: Estimate) -> str:
         sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
         size = largest_fitting(plan, sizes)
         if size is not None:
-            return f"trainer.micro_batch_size={size}, or let the launcher choose: lowering.policy=auto"
+            return f"trainer.micro_batch_size={size}{_by_itself(plan)}"
         recomputing = replace(plan, trainer=replace(plan.trainer, activation_checkpointing=Checkpointing.full))
         size = largest_fitting(recomputing, sizes)
         if size is not None:

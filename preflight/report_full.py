@@ -49,7 +49,7 @@ def _share(part: float, whole: float) -> str:
 
 def _memory_section(bill: Bill) -> list[str]:
     memory = bill.estimate.memory
-    lines = [f"Memory of one rank at its peak ({memory.phase}); the terms sum to the total"]
+    lines = [f"Memory of one rank at its peak ({memory.phase.replace('_', ' ')}); the terms sum to the total"]
     for name, n_bytes in memory.terms_bytes.items():
         lines.append(_row(name.removesuffix("_bytes"), format_bytes(n_bytes), _share(n_bytes, memory.device.mid)))
     lines.append(_row("total on the device", format_bytes(memory.device.mid)))
@@ -74,7 +74,7 @@ def _rules_section(bill: Bill) -> list[str]:
         f"{INDENT}fp32 weights, gradients and Adam, {STATE_BYTES_PER_PARAM} B a parameter: {states}",
         f"{INDENT}the rule of 12 to 16 B a parameter: {low / GB:.2f}-{high / GB:.2f} GB = "
         f"{low / GIB:.2f}-{high / GIB:.2f} GiB",
-        f"{INDENT}accelerate estimate-memory ({precision.value}): {accelerate}, at batch 1, without activations or logits",
+        f"{INDENT}accelerate estimate-memory ({precision.value}): {accelerate}, batch 1, no activations or logits",
     ]
 
 

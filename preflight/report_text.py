@@ -16,6 +16,7 @@ from preflight.report_words import (
     significant,
     usd_with_band,
 )
+from preflight.rungs import BUDGET_WORDS
 from preflight.units import format_bytes, format_count, format_seconds, format_usd
 from preflight.verdict import Change, Decision, Finding, Severity, Violation
 
@@ -47,7 +48,10 @@ def verdict_line(bill: Bill) -> str:
         word += " ON PAPER"
     time = UNKNOWN + " time" if wall is None else format_seconds(wall.mid)
     money = UNKNOWN + " cost" if cost is None else format_usd(cost.mid)
-    line = folded(word, f"{plan.model.name} on {machine_words(plan.hw)}: {time}, {money}")
+    over = ", ".join(BUDGET_WORDS[violation.budget] for violation in _refused(bill))
+    line = folded(
+        word, f"{plan.model.name} on {machine_words(plan.hw)}: {time}, {money}" + (f"; over: {over}" if over else "")
+    )
     mismatch = machine_mismatch(bill)
     return line if mismatch is None else f"{line}\n{folded('', mismatch.message)}"
 
@@ -62,10 +66,9 @@ def memory_line(bill: Bill) -> str:
     memory, hw = bill.estimate.memory, bill.plan.hw
     text = f"{bytes_with_band(memory.device)} per {rank_word(hw)}"
     if memory.usable_bytes is None or memory.card_bytes is None:
-        text += ", limit unknown"
-    else:
-        text += f", of {format_bytes(memory.card_bytes)} {format_bytes(memory.usable_bytes)} may be used"
-    return folded("memory", text)
+        return folded("memory", f"{text}; how much there is: {UNKNOWN}")
+    usable, total = format_bytes(memory.usable_bytes).removesuffix(" GiB"), format_bytes(memory.card_bytes)
+    return folded("memory", f"{text}; {usable} of {total} may be used")
 
 
 def time_line(bill: Bill) -> str:
@@ -120,7 +123,7 @@ def basis_line(bill: Bill) -> str:
     """Formulas alone, or what earlier runs measured; then both."""
     calibration, step = bill.plan.calibration, bill.estimate.step
     if calibration.n_runs == 0 or not calibration.factors:
-        return folded("basis", "formulas alone: the ledger has no run like this yet, so nothing is calibrated")
+        return folded("basis", "formulas and published measurements; uncalibrated: no run like this yet")
     runs = "1 run" if calibration.n_runs == 1 else f"{calibration.n_runs} runs"
     text = f"calibrated by {runs} in the ledger ({next(iter(calibration.factors.values())).scope})"
     if step.raw_seconds is not None and step.seconds is not None and not _is_close(step.raw_seconds, step.seconds.mid):

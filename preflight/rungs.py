@@ -84,8 +84,8 @@ def _batch_change(asked: RunPlan, asked_estimate: Estimate, new: RunPlan, new_es
     usable = asked_estimate.memory.usable_bytes
     reason = (
         f"memory {format_bytes(asked_estimate.memory.device.high)} -> {format_bytes(new_estimate.memory.device.high)} "
-        f"of {format_bytes(usable or 0)} per rank; {size.grad_accum_steps} passes instead of {old.grad_accum_steps}, "
-        f"still {old.tokens_per_step:,} tokens a step"
+        f"per rank at most, {format_bytes(usable or 0)} allowed; {size.grad_accum_steps} passes instead of "
+        f"{old.grad_accum_steps}, still {old.tokens_per_step:,} tokens a step"
     )
     yield Change(
         rung="batch",

@@ -1,0 +1,161 @@
+"""Budgets held against numbers that are done in the head; see simple_sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simple_sums import simple_estimate, simple_memory, use_simple_sums
+
+from conf.schema import JudgeOn, PolicyChoice
+from preflight.plan import Checkpointing
+from preflight.units import GIB
+from preflight.verdict import Severity, broken_budgets, violations, warnings
+
+
+@pytest.fixture(autouse=True)
+def _simple(monkeypatch):
+    use_simple_sums(monkeypatch)
+
+
+def one_violation(plan):
+    (violation,) = violations(plan, simple_estimate(plan))
+    return violation
+
+
+def on_card_with(plan, memory_bytes):
+    return replace(plan, hw=replace(plan.hw, card=replace(plan.hw.card, memory_bytes=memory_bytes)))
+
+
+def test_violations_is_empty_when_every_budget_holds(make_plan):
+    plan = make_plan(n_steps=1000, budget={"max_hours": 2.0, "max_cost_usd": 2.0, "max_energy_kwh": 1.0})
+    assert violations(plan, simple_estimate(plan)) == ()
+
+
+def test_violations_judges_memory_on_the_high_edge(make_plan):
+    # 12 sequences of 0.5 GiB and 480 MB of states: 6.447 GiB in the middle, 7.09 GiB at the high edge.
+    plan = make_plan(micro_batch_size=12, budget={"max_memory_fraction": 1.0})
+    assert broken_budgets(on_card_with(plan, int(7.2 * GIB)), simple_estimate(on_card_with(plan, int(7.2 * GIB)))) == ()
+    violation = one_violation(on_card_with(plan, 7 * GIB))
+    assert violation.budget == "memory"
+    assert violation.need == pytest.approx((6 * GIB + 480e6) * 1.1)
+    assert violation.limit == 7 * GIB
+
+
+def test_violations_of_memory_names_path_value_need_limit_and_the_size_that_fits(make_plan):
+    plan = make_plan(micro_batch_size=60, lowering={"policy": PolicyChoice.refuse})
+    violation = one_violation(plan)
+    assert violation.message == (
+        "trainer.micro_batch_size=60 needs up to 33.5 GiB per rank in backward (expected 30.4 GiB); "
+        "RTX 4090 24 GB allows 22.3 GiB (23.5 GiB x 0.95)."
+    )
+    assert violation.fix == "trainer.micro_batch_size=30, or let the launcher choose: lowering.policy=auto"
+
+
+def deep(make_plan, n_layer):
+    return replace(make_plan().model, name="deep", n_layer=n_layer)  # 10M parameters a layer
+
+
+def test_violations_of_memory_offers_recomputation_when_not_even_one_sequence_fits(make_plan, monkeypatch):
+    def frugal(plan):
+        memory = simple_memory(plan)
+        recomputed = plan.trainer.activation_checkpointing is Checkpointing.full
+        return memory if recomputed else replace(memory, device=memory.device.scaled(10))
+
+    monkeypatch.setattr("preflight.fitting.estimate_memory", frugal)
+    # 960M parameters: 14.3 GiB at 16 bytes; 3.6 GiB and 4 GiB a sequence in the simple sums
+    plan = make_plan(model=deep(make_plan, 96), micro_batch_size=8, budget={"max_hours": None})
+    assert one_violation(plan).fix == "trainer.activation_checkpointing=full trainer.micro_batch_size=4"
+
+
+def test_violations_of_memory_says_that_no_batch_helps_when_the_states_alone_do_not_fit(make_plan):
+    # 3.2e9 parameters x 16 bytes = 47.7 GiB on a card of 23.5 GiB
+    plan = make_plan(model=deep(make_plan, 320), micro_batch_size=1, budget={"max_hours": None})
+    message = one_violation(plan).message
+    assert "needs 47.7 GiB per rank for weights, gradients and Adam alone" in message
+    assert "allows 22.3 GiB (23.5 GiB x 0.95)" in message
+    assert "No micro-batch, precision or number of cards helps" in message
+    assert one_violation(plan).fix.startswith("a card with at least")
+
+
+def test_violations_leaves_unknown_memory_to_a_warning(make_plan):
+    plan = on_card_with(make_plan(micro_batch_size=4096), None)
+    assert violations(plan, simple_estimate(plan)) == ()
+    assert [finding.check for finding in warnings(plan, simple_estimate(plan))] == ["budget.memory"]
+
+
+def test_violations_of_hours_names_every_way_out_with_numbers_that_work(make_plan):
+    # 36,000 steps x 4 s = 40 h of 24: 21,600 steps x 12,288 tokens fit
+    plan = make_plan(n_steps=36_000, trainer={"micro_batch_size": 12})
+    violation = one_violation(plan)
+    assert violation.need == pytest.approx(40.0)
+    assert violation.limit == 24.0
+    assert violation.message == "gpt2_124m on 1x4090 takes 40.0 h (expected); budget.max_hours=24 allows 24.0 h."
+    assert violation.fix == (
+        f"budget.max_hours=40, trainer.total_tokens={21_600 * 12_288}, model=tiny or hw=2x4090 dry_run=true"
+    )
+
+
+def test_violations_of_hours_on_a_processor_offers_the_bill_of_rented_cards(make_plan):
+    plan = make_plan(card="cpu", n_steps=36_000)
+    assert one_violation(plan).fix.endswith("or hw=4x4090 dry_run=true")
+
+
+def test_violations_of_hours_does_not_offer_the_model_it_already_has(make_plan):
+    plan = make_plan(n_steps=36_000)
+    plan = replace(plan, model=replace(plan.model, name="tiny"))
+    assert "model=tiny" not in one_violation(plan).fix
+
+
+def test_violations_offers_no_tokens_when_not_even_one_step_fits(make_plan):
+    plan = make_plan(n_steps=10, budget={"max_hours": 0.001})  # 3.6 s, a step takes 4 s
+    assert "total_tokens" not in one_violation(plan).fix
+
+
+def test_violations_judges_hours_on_the_high_edge_when_asked(make_plan):
+    # 18,000 steps x 4 s = 20 h, 25 h at the high edge
+    relaxed = make_plan(n_steps=18_000)
+    strict = make_plan(n_steps=18_000, budget={"judge_on": JudgeOn.high})
+    assert violations(relaxed, simple_estimate(relaxed)) == ()
+    assert one_violation(strict).need == pytest.approx(25.0)
+    assert "(at the high edge)" in one_violation(strict).message
+
+
+def test_violations_of_money_and_energy_give_need_and_limit_in_their_units(make_plan):
+    # 9,000 steps x 4 s = 10 h at $1.36 and 500 W
+    plan = make_plan(n_steps=9_000, budget={"max_cost_usd": 6.8001, "max_energy_kwh": 4.0})
+    money, energy = violations(plan, simple_estimate(plan))
+    assert (money.budget, money.need, money.limit) == ("cost_usd", pytest.approx(13.6), 6.8001)
+    assert (energy.budget, energy.need, energy.limit) == ("energy_kwh", pytest.approx(5.0), 4.0)
+    # what is offered keeps every budget: half the tokens for the money, not four fifths for the energy
+    assert f"trainer.total_tokens={4_500 * 12_288}" in energy.fix
+    assert "budget.max_cost_usd=14" in money.fix
+
+
+def test_violations_refuses_an_unknown_price_under_a_money_budget(make_plan):
+    plan = make_plan(usd_per_hour=None, budget={"max_cost_usd": 100.0})
+    violation = one_violation(plan)
+    assert violation.need is None
+    assert "cannot be kept: the cost of gpt2_124m on 1x4090 is unknown" in violation.message
+    assert violation.fix.startswith("hw.price_usd_per_hour=")
+
+
+def test_violations_ignores_an_unknown_price_without_a_money_budget(make_plan):
+    plan = make_plan(usd_per_hour=None)
+    assert violations(plan, simple_estimate(plan)) == ()
+
+
+def test_warnings_say_that_unknown_hours_are_not_judged(make_plan):
+    plan = make_plan()
+    plan = replace(plan, hw=replace(plan.hw, card=replace(plan.hw.card, peak_flops_per_second={})))
+    assert violations(plan, simple_estimate(plan)) == ()
+    (warning,) = warnings(plan, simple_estimate(plan))
+    assert (warning.check, warning.severity) == ("budget.hours", Severity.warning)
+    assert "budget.max_hours=24 is not judged" in warning.message
+
+
+def test_warnings_tell_a_budget_that_holds_on_the_middle_only(make_plan):
+    plan = make_plan(n_steps=18_000)  # 20 h, 25 h at the high edge
+    (warning,) = warnings(plan, simple_estimate(plan))
+    assert warning.message == "budget.max_hours=24 holds for the 20.0 h expected, not for the high edge of 25.0 h"
+    assert warning.fix == "budget.max_hours=25, or budget.judge_on=high to be strict"
