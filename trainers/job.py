@@ -11,34 +11,10 @@ from typing import Protocol, TextIO
 from preflight.plan import RunPlan
 
 
-class Tracker(Protocol):
-    """Where numbers go besides the run folder (trainers.tracking); rank 0 alone calls it."""
-
-    run_id: str | None  # kept in checkpoints
-
-    def log(self, metrics: Mapping[str, float | int | None], step: int) -> None:
-        """Numbers of one step."""
-
-    def finish(self, summary: Mapping[str, float | int | str | None]) -> None:
-        """The run is over; no more numbers."""
-
-
 class Stop(Protocol):
     """Set by signal handlers, read between steps."""
 
     requested: str | None  # SIGTERM | SIGINT | SIGUSR1
-
-
-class NoTracker:
-    """Nobody listens."""
-
-    run_id: str | None = None
-
-    def log(self, metrics: Mapping[str, float | int | None], step: int) -> None:
-        """Nothing."""
-
-    def finish(self, summary: Mapping[str, float | int | str | None]) -> None:
-        """Nothing."""
 
 
 class NeverStop:
@@ -58,6 +34,7 @@ class Job:
     flops_per_step: float  # model FLOPs of all ranks
     peak_flops_per_second: float | None  # of all ranks, at the plan's precision; None: unknown
     usd_per_hour: float | None  # of all nodes; None: unknown
-    tracker: Tracker = field(default_factory=NoTracker)
+    watts: float | None  # of all nodes, at the wall; None: unknown
+    estimate: Mapping[str, float | int | str | None]  # flat `estimate/*`, shown beside the actual numbers
     stop: Stop = field(default_factory=NeverStop)
     progress: TextIO = field(default_factory=lambda: sys.stdout)

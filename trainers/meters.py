@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from preflight.actual import Actual
-from preflight.plan import RunPlan
 from preflight.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 from trainers import distributed
 from trainers.job import Job
@@ -156,7 +155,7 @@ class Meters:
         peaks = _max_or_none([*self.memory.peaks(), self.memory.base_bytes])
         terms_seconds = self._terms_seconds(plan.trainer.compile)
         wall_seconds = sum(terms_seconds.values())
-        energy_kwh = self._energy_kwh(plan, wall_seconds)
+        energy_kwh = self._energy_kwh(job, wall_seconds)
         g_co2_per_kwh = plan.hw.electricity.g_co2_per_kwh
         step_seconds = self.steps.median_seconds()
         return Actual(
@@ -195,12 +194,12 @@ class Meters:
             terms["compile"] += seconds
         return terms
 
-    def _energy_kwh(self, plan: RunPlan, wall_seconds: float) -> float | None:
-        """The cards' counters, the host beside them, and what the building adds, as the estimate counts it."""
-        joules = self.energy.joules()
+    def _energy_kwh(self, job: Job, wall_seconds: float) -> float | None:
+        """The cards' counters, the host beside them, what the building adds; without counters the bill's watts."""
+        plan, joules = job.plan, self.energy.joules()
         n_silent, total = distributed.sum_over_ranks([float(joules is None), joules or 0.0])
         if n_silent:
-            return None
+            return None if job.watts is None else job.watts * wall_seconds / JOULES_PER_KWH
         host_joules = (plan.hw.host_watts or 0.0) * plan.hw.n_nodes * wall_seconds
         return (total + host_joules) * plan.hw.electricity.pue / JOULES_PER_KWH
 

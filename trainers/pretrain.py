@@ -28,11 +28,12 @@ from preflight.planfile import to_jsonable, write_json
 from trainers import checkpoint, distributed, stopping
 from trainers.data import TrainStream, eval_batches
 from trainers.gpt import GPT, make_optimizer
-from trainers.job import Job
+from trainers.job import Job as Job
 from trainers.meters import Meters
 from trainers.precision import autocast, make_scaler, set_matmul_precision
 from trainers.prepare import ensure_prepared
 from trainers.progress import Progress
+from trainers.tracking import make_tracker
 
 
 class State(NamedTuple):
@@ -41,6 +42,14 @@ class State(NamedTuple):
     model: GPT
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+
+
+class Resumed(NamedTuple):
+    """Where a run goes on."""
+
+    step: int = 0  # finished ones; 0: from the start
+    wandb_run_id: str | None = None
+    passed_over: tuple[str, ...] = ()  # newer checkpoints that are not sound
 
 
 def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces is no longer a recipe
@@ -75,10 +84,21 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
 
     # ---- resume
     state = State(raw_model, optimizer, scaler)
-    step, passed_over = load_checkpoint(job, state, meters, world) if job.resume else (0, ())
-    progress = Progress(job, meters, first_step=step, is_first_rank=is_first_rank)
+    resumed = load_checkpoint(job, state, meters, world) if job.resume else Resumed()
+    step = resumed.step
+    tracker = make_tracker(
+        plan,
+        job.run_dir,
+        config=to_jsonable(plan),
+        estimate_flat=job.estimate,
+        resume_id=resumed.wandb_run_id,
+        rank=world.rank,
+    )
+    progress = Progress(job, meters, tracker, first_step=step, is_first_rank=is_first_rank)
+    for line in resumed.passed_over:
+        progress.say(f"passed over {line}")
     if job.resume:
-        progress.say("\n".join((*(f"passed over {line}" for line in passed_over), f"resumed after step {step}")))
+        progress.say(f"resumed after step {step}")
 
     # ---- compile, then wrap
     model: nn.Module = torch.compile(raw_model) if trainer.compile else raw_model  # type: ignore[assignment]
@@ -126,10 +146,10 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
         step += 1
         losses.append(step_loss)
         meters.steps.end()
-        reason = stopping.REASONS[votes()]
+        is_end = step == trainer.n_steps
+        reason = "" if is_end else stopping.REASONS[votes()]  # asked for or not, it is done
 
         # look at the losses
-        is_end = step == trainer.n_steps
         must_evaluate = is_end or (trainer.eval_interval > 0 and step % trainer.eval_interval == 0 and not reason)
         must_save = is_end or bool(reason) or step % trainer.checkpoint_interval == 0
         must_log = is_end or bool(reason) or step % trainer.log_interval == 0 or step == 1
@@ -150,7 +170,7 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
             meters.evaluation_seconds.append(meters.watch.lap("evaluations"))
             progress.evaluated(step, meters.val_loss, meters.evaluation_seconds[-1])
         if must_save and is_first_rank:
-            save_checkpoint(job, state, meters, step)
+            save_checkpoint(job, state, meters, step, tracker.run_id)
         meters.watch.lap("checkpoints")
 
     # ---- the end
@@ -160,7 +180,7 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
 
     measured = meters.actual(job, reason)
     if is_first_rank:
-        job.tracker.finish({**flat_actual(measured), "exit_reason": measured.exit_reason})
+        tracker.finish({**flat_actual(measured), "exit_reason": measured.exit_reason}, measured.exit_code)
     measured = meters.actual(job, reason)  # once more: saying goodbye to the tracker takes time too
     if is_first_rank:
         write_json({"actual": measured}, job.run_dir / "actual.json")
@@ -206,7 +226,7 @@ def complain_if_not_finite(recent: list[float], step: int, trainer: TrainerPlan)
             )
 
 
-def save_checkpoint(job: Job, state: State, meters: Meters, step: int) -> None:
+def save_checkpoint(job: Job, state: State, meters: Meters, step: int, wandb_run_id: str | None) -> None:
     """Everything that step + 1 depends on, the plan that made it, and who was told."""
     checkpoint.save(
         job.run_dir,
@@ -216,7 +236,7 @@ def save_checkpoint(job: Job, state: State, meters: Meters, step: int) -> None:
             "optimizer": state.optimizer.state_dict(),
             "scaler": state.scaler.state_dict(),
             "plan": json.dumps(to_jsonable(job.plan)),
-            "wandb_run_id": job.tracker.run_id,
+            "wandb_run_id": wandb_run_id,
             "train_loss": meters.train_loss,
             "val_loss": meters.val_loss,
         },
@@ -224,14 +244,15 @@ def save_checkpoint(job: Job, state: State, meters: Meters, step: int) -> None:
     )
 
 
-def load_checkpoint(job: Job, state: State, meters: Meters, world: World) -> tuple[int, tuple[str, ...]]:
-    """The newest sound one, chosen by rank 0: its step (0: there is none), and a line about each that was not."""
+def load_checkpoint(job: Job, state: State, meters: Meters, world: World) -> Resumed:
+    """The newest sound one, chosen by rank 0."""
     path, passed_over = checkpoint.find_latest(job.run_dir) if world.rank == 0 else (None, ())
     step = int(distributed.max_over_ranks([checkpoint.step_of(path) if path else 0])[0])
-    if step:
-        saved = checkpoint.load(checkpoint.path_of(job.run_dir, step))
-        state.model.load_state_dict(saved["model"])
-        state.optimizer.load_state_dict(saved["optimizer"])
-        state.scaler.load_state_dict(saved["scaler"])
-        meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
-    return step, passed_over
+    if not step:
+        return Resumed(passed_over=passed_over)
+    saved = checkpoint.load(checkpoint.path_of(job.run_dir, step))
+    state.model.load_state_dict(saved["model"])
+    state.optimizer.load_state_dict(saved["optimizer"])
+    state.scaler.load_state_dict(saved["scaler"])
+    meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
+    return Resumed(step=step, wandb_run_id=saved["wandb_run_id"], passed_over=passed_over)

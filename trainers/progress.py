@@ -8,6 +8,7 @@ from pathlib import Path
 from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds, format_usd
 from trainers.job import Job
 from trainers.meters import Meters, mfu
+from trainers.tracking import Tracker
 
 METRICS_NAME = "metrics.jsonl"
 Metrics = dict[str, float | int | None]
@@ -16,8 +17,8 @@ Metrics = dict[str, float | int | None]
 class Progress:
     """Rank 0 prints and writes; on the other ranks every method does nothing."""
 
-    def __init__(self, job: Job, meters: Meters, *, first_step: int, is_first_rank: bool) -> None:
-        self.job, self.meters, self.is_first_rank = job, meters, is_first_rank
+    def __init__(self, job: Job, meters: Meters, tracker: Tracker, *, first_step: int, is_first_rank: bool) -> None:
+        self.job, self.meters, self.tracker, self.is_first_rank = job, meters, tracker, is_first_rank
         self.first_step = first_step
         if is_first_rank:
             forget_metrics_after(job.run_dir / METRICS_NAME, first_step)
@@ -81,7 +82,7 @@ class Progress:
     def _write(self, step: int, metrics: Metrics) -> None:
         self._file.write(json.dumps({"step": step, **metrics}) + "\n")
         self._file.flush()
-        self.job.tracker.log(metrics, step)
+        self.tracker.log(metrics, step)
 
 
 def forget_metrics_after(path: Path, step: int) -> None:
