@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from preflight.errors import ExitCode
 
@@ -22,6 +25,15 @@ class Failure:
     reason: str
     unix_seconds: float
     killed_by: str | None = None  # the signal's name, when nobody was left to write a reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended, for when the trainer left no measurements that say so."""
+
+    exit_code: int
+    reason: str
+    failed_rank: int | None = None
 
 
 def write_failure(run_dir: Path, failure: Failure, *, author: str) -> None:
@@ -44,6 +56,13 @@ def first_failure(run_dir: Path) -> Failure | None:
     failures = [Failure(**json.loads(path.read_text())) for path in sorted((run_dir / FAILURES).glob("*.json"))]
     killed = [failure for failure in failures if failure.killed_by]
     return min(killed or failures, key=lambda failure: failure.unix_seconds, default=None)
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End this process now: a destructor that waits for a dead rank would keep it for ever."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def killed(rank: int, signal_number: int) -> Failure:

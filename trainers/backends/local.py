@@ -9,27 +9,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from preflight.errors import ExitCode
 from preflight.plan import RunPlan
-from trainers.outcome import clear_failures, first_failure, killed
+from trainers.outcome import Outcome, clear_failures, first_failure, killed
 from trainers.signals import HANDLED, PARENT_VARIABLE
 
 STOP_CODES = {"SIGINT": ExitCode.INTERRUPTED, "SIGTERM": ExitCode.TERMINATED, "SIGUSR1": ExitCode.TERMINATED}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How the processes ended. `stopped_by`: the signal that asked for it."""
-
-    failed_rank: int | None
-    reason: str
-    stopped_by: str | None
-    ok: bool
 
 
 def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, progress: TextIO) -> Outcome:
@@ -103,11 +92,13 @@ def _wait(process: subprocess.Popen[bytes], received: list[str], grace_seconds: 
 
 
 def _outcome(run_dir: Path, code: int, received: list[str]) -> Outcome:
-    stopped_by = received[0] if received else None
+    """The first failure is the cause; else the signal; a child that was killed leaves only its exit code."""
     if code == 0:
-        return Outcome(ok=True, reason="finished", failed_rank=None, stopped_by=stopped_by)
-    failure = first_failure(run_dir) or (killed(0, -code) if code < 0 else None)
+        return Outcome(exit_code=ExitCode.OK, reason="done")
+    failure = first_failure(run_dir)
+    if failure is None and received:
+        return Outcome(exit_code=STOP_CODES[received[0]], reason=received[0])
+    failure = failure or killed(0, -code) if code < 0 else failure
     if failure is None:
-        reason = f"stopped by {stopped_by}" if stopped_by else f"the training process ended with exit code {code}"
-        return Outcome(ok=False, reason=reason, failed_rank=None, stopped_by=stopped_by)
-    return Outcome(ok=False, reason=failure.reason, failed_rank=failure.rank, stopped_by=stopped_by)
+        return Outcome(exit_code=ExitCode.TRAINING_FAILED, reason=f"the training process ended with exit code {code}")
+    return Outcome(exit_code=failure.exit_code, reason=failure.reason, failed_rank=failure.rank)

@@ -1,0 +1,92 @@
+"""The bill before the run: compose -> resolve -> estimate -> judge -> lower -> show -> launch -> record.
+
+    python launch.py                                            train the default model on this machine
+    python launch.py model=gpt2_124m hw=4x4090 dry_run=true     the bill of a machine that is not here
+    torchrun --nproc_per_node=4 launch.py model=gpt2_124m       when torchrun is already in charge
+
+`python launch.py --help` lists the options. In a notebook: `from launch import bill; bill("model=tiny", "hw=4090")`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from conf.compose import compose
+from launcher.decide import Answer, answer, planned
+from launcher.finish import finish
+from preflight import rundir
+from preflight.bill import Bill, make_bill
+from preflight.errors import ConfigError, PreflightError, Problem
+from preflight.machine import probe
+from trainers.backends import local
+from trainers.outcome import leave
+
+
+def bill(*overrides: str) -> Bill:
+    """Overrides in, estimate and verdict out; writes nothing. ConfigError has every problem of the configuration."""
+    config = compose(overrides).config
+    if config is None:
+        fix = 'bill("model=gpt2_124m", "hw=4x4090")'
+        raise ConfigError([Problem(path="", value="", message="a bill takes overrides, no flags", fix=fix)])
+    return make_bill(*planned(config, probe(Path(config.runs_dir)), overrides))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit codes of preflight.errors.ExitCode."""
+    started_unix = time.time()
+    argv = sys.argv[1:] if argv is None else list(argv)
+    is_under_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    if is_under_torchrun and os.environ["RANK"] != "0":
+        return _follow(started_unix)
+    the_answer = answer(argv)
+    if is_under_torchrun:
+        return _lead(the_answer, started_unix)
+    decided, run_dir = the_answer.bill, the_answer.run_dir
+    if decided is None or run_dir is None:
+        return the_answer.exit_code
+    progress = sys.stderr if the_answer.as_json else sys.stdout
+    outcome = local.run(decided.plan, run_dir, started_unix=started_unix, resume=the_answer.resume, progress=progress)
+    return finish(decided, run_dir, outcome, as_json=the_answer.as_json)
+
+
+def _lead(the_answer: Answer, started_unix: float) -> int:
+    """Rank 0 under torchrun decides alone, tells the other ranks, then trains as one of them."""
+    from trainers.backends import torchrun
+
+    decided, run_dir = the_answer.bill, the_answer.run_dir
+    if decided is None or run_dir is None:
+        torchrun.publish({"exit_code": the_answer.exit_code, "document": None})
+        return the_answer.exit_code
+    word = {
+        "exit_code": 0,
+        "document": json.loads((run_dir / rundir.PLAN).read_text()),
+        "run_dir": str(run_dir),
+        "resume": the_answer.resume,
+    }
+    torchrun.publish(word)
+    outcome = torchrun.train(word, started_unix=started_unix, progress=sys.stderr if the_answer.as_json else sys.stdout)
+    return finish(decided, run_dir, outcome, as_json=the_answer.as_json)
+
+
+def _follow(started_unix: float) -> int:
+    """Any other rank under torchrun: never compose, take the plan from rank 0."""
+    from trainers.backends import torchrun
+
+    try:
+        word = torchrun.receive()
+    except PreflightError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if word["document"] is None:
+        return int(word["exit_code"])
+    return torchrun.train(word, started_unix=started_unix, progress=sys.stdout).exit_code
+
+
+if __name__ == "__main__":
+    code = main()
+    leave(code) if "RANK" in os.environ else sys.exit(code)

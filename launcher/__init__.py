@@ -1,0 +1,1 @@
+"""What stands between the command line and the processes: decide, grids, and the record afterwards."""

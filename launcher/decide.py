@@ -1,0 +1,127 @@
+"""From the command line to a decision: print the bill, and make the run's folder when the answer is go."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conf.compose import Request, compose
+from conf.schema import Config, ReportChoice
+from launcher.finish import record
+from preflight import rundir
+from preflight.bill import Bill, for_launch, make_bill
+from preflight.calibration import calibrate
+from preflight.checks import check
+from preflight.errors import ConfigError, ExitCode, PreflightError, Problem
+from preflight.machine import Machine, probe
+from preflight.plan import RunPlan
+from preflight.record import read_ledger
+from preflight.report import error_document, render
+from preflight.resolve import resolve
+from preflight.verdict import Finding
+
+FROZEN_KEYS = ("plan", "resume", "dry_run", "report", "runs_dir")  # a frozen plan takes no other override
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the command line comes to: an exit code, or a run to start in `run_dir`."""
+
+    exit_code: int
+    bill: Bill | None = None
+    run_dir: Path | None = None  # None: nothing to start
+    resume: bool = False
+    as_json: bool = False
+
+
+def answer(argv: Sequence[str]) -> Answer:
+    """Everything up to the first process; nothing that a user can cause leaves here as a traceback."""
+    as_json = "report=json" in argv
+    try:
+        return _answer(argv)
+    except PreflightError as error:
+        if as_json:
+            problems = error.problems if isinstance(error, ConfigError) else [_as_problem(error)]
+            print(json.dumps(error_document(error.exit_code, problems)))
+        else:
+            print(error, file=sys.stderr)
+        return Answer(exit_code=error.exit_code, as_json=as_json)
+
+
+def planned(config: Config, machine: Machine, argv: Sequence[str]) -> tuple[RunPlan, tuple[Finding, ...]]:
+    """The plan as asked for, calibrated by earlier runs, and what the machine has to say about it."""
+    command = shlex.join(["python", "launch.py", *argv])
+    plan = resolve(config, machine, command=command, created_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    if config.calibration != "off":
+        ledger = read_ledger(Path(plan.runs_dir if config.calibration == "ledger" else config.calibration))
+        for warning in ledger.warnings:
+            print(warning, file=sys.stderr)
+        plan = replace(plan, calibration=calibrate(plan, ledger.records, ledger.sha256))
+    return plan, check(plan, machine)
+
+
+def _answer(argv: Sequence[str]) -> Answer:
+    request = compose(argv)
+    for note in request.notes:
+        print(note, file=sys.stderr)
+    if request.text is not None:
+        print(request.text)
+        return Answer(exit_code=ExitCode.OK)
+    if request.config is None:
+        from launcher.grid import bills_and_runs  # single bills do not pay for it
+
+        return Answer(exit_code=bills_and_runs(request))
+    config = request.config
+    machine = probe(Path(config.runs_dir))
+    if config.resume is not None or config.plan is not None:
+        return _frozen(config, machine, request)
+    plan, findings = planned(config, machine, argv)
+    return _show_and_prepare(config, make_bill(plan, findings), findings)
+
+
+def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
+    """`plan=FILE` and `resume=RUN_DIR`: nothing is decided anew, so no other override has a meaning."""
+    given = {line.lstrip("+~").partition("=")[0] for line in request.overrides}
+    if extra := sorted(given.difference(FROZEN_KEYS)):
+        message = f"a frozen plan takes only {', '.join(FROZEN_KEYS)}"
+        raise ConfigError([Problem(path=key, value="...", message=message, fix=f"leave out {key}") for key in extra])
+    folder = None
+    if config.resume is not None:
+        folder = rundir.find(config.resume, Path(config.runs_dir).expanduser().resolve())
+    bill, findings = rundir.replay(folder / rundir.PLAN if folder else Path(config.plan or ""))
+    if not config.dry_run:
+        findings = check(bill.plan, machine)
+        bill = make_bill(bill.asked_plan or bill.plan, findings)
+    if folder is not None and rundir.is_finished(folder):
+        print(f"{folder} is finished; nothing to resume")
+        return Answer(exit_code=ExitCode.OK)
+    return _show_and_prepare(config, bill, findings, folder)
+
+
+def _show_and_prepare(config: Config, bill: Bill, findings: tuple[Finding, ...], folder: Path | None = None) -> Answer:
+    """Print the bill; unless that is all that was asked for or the answer is no, make the run's folder."""
+    bill = bill if config.dry_run else for_launch(bill)
+    as_json = config.report is ReportChoice.json
+    starts = not config.dry_run and bill.exit_code == ExitCode.OK
+    if not (as_json and starts):  # then the one document comes at the end
+        print(render(bill, config.report), end="", flush=True)
+    if not starts:
+        if not config.dry_run and bill.exit_code != ExitCode.CONFIG:
+            record(bill, None, None, bill.exit_code, bill.verdict.decision.name)
+        return Answer(exit_code=bill.exit_code, bill=bill, as_json=as_json)
+    if folder is not None:
+        rundir.forget_actual(folder)
+        return Answer(exit_code=ExitCode.OK, bill=bill, run_dir=folder, resume=True, as_json=as_json)
+    folder = rundir.create(bill.plan)
+    rundir.write_plan(rundir.plan_document(bill, findings), folder)
+    (folder / rundir.REPORT).write_text(render(bill, ReportChoice.full))
+    return Answer(exit_code=ExitCode.OK, bill=bill, run_dir=folder, as_json=as_json)
+
+
+def _as_problem(error: PreflightError) -> Problem:
+    return Problem(path="", value="", message=str(error), fix="")

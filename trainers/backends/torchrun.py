@@ -1,0 +1,71 @@
+"""When torchrun is already in charge: global rank 0 decides, the others take the plan through torchrun's own store.
+
+No shared disk is needed, and a rank that hears nothing says so after a bounded wait instead of hanging.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from preflight.errors import PreflightError
+from trainers.outcome import Outcome
+from trainers.signals import StopRequest
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+WAIT_SECONDS = 60.0  # for rank 0 to compose, estimate, judge and lower, which takes less than a second
+
+
+def publish(message: dict[str, Any]) -> None:
+    """Rank 0's word to all: exit code, run folder, and the plan document when it is a go."""
+    _store().set(_key(), json.dumps(message))
+
+
+def receive() -> dict[str, Any]:
+    """Rank 0's word; PreflightError when none comes."""
+    from torch.distributed import DistStoreError
+
+    try:
+        return dict(json.loads(_store().get(_key())))
+    except DistStoreError as error:
+        rank = os.environ["RANK"]
+        raise PreflightError(
+            f"rank {rank} heard nothing from rank 0 at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
+            f"within {WAIT_SECONDS:.0f} s; rank 0's own output says why ({type(error).__name__})"
+        ) from error
+
+
+def train(word: Mapping[str, Any], *, started_unix: float, progress: TextIO) -> Outcome:
+    """Be one of the ranks, in this process, which torchrun has started and watches."""
+    from trainers.worker import run_rank
+
+    stop = StopRequest()
+    stop.install()
+    run_dir, resume = Path(word["run_dir"]), bool(word["resume"])
+    return run_rank(word["document"], run_dir, stop, started_unix=started_unix, resume=resume, progress=progress)
+
+
+def _store() -> TCPStore:
+    from torch._C._distributed_c10d import TCPStore
+
+    agent_has_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        int(os.environ["WORLD_SIZE"]),
+        is_master=os.environ["RANK"] == "0" and not agent_has_it,
+        timeout=timedelta(seconds=WAIT_SECONDS),
+        wait_for_workers=False,
+        multi_tenant=True,  # the process group of this process uses the same address
+    )
+
+
+def _key() -> str:
+    """A restarted job must not read the word of the one before."""
+    return f"preflight/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
