@@ -9,7 +9,7 @@ from preflight.report_words import UNKNOWN
 from preflight.units import format_bytes, format_seconds, format_usd
 from preflight.verdict import Decision
 
-LAYOUT = "{model:<12} {hw:<11} {verdict:<12} {batch:>7} {memory:>17} {time:>9} {money:>7}"
+LAYOUT = "{model:<11} {hw:<10} {verdict:<11} {batch:>6} {memory:>15} {time:>9} {money:>7}"
 
 
 def grid_header() -> str:

@@ -53,7 +53,10 @@ def verdict_line(bill: Bill) -> str:
         word, f"{plan.model.name} on {machine_words(plan.hw)}: {time}, {money}" + (f"; over: {over}" if over else "")
     )
     mismatch = machine_mismatch(bill)
-    return line if mismatch is None else f"{line}\n{folded('', mismatch.message)}"
+    if mismatch is None:
+        return line
+    stops = bill.verdict.decision is Decision.wrong_machine
+    return f"{line}\n{folded('', _with_fix(mismatch) if stops else mismatch.message)}"
 
 
 def machine_mismatch(bill: Bill) -> Finding | None:
@@ -173,5 +176,9 @@ def _finding_lines(bill: Bill) -> list[str]:
 def finding_line(finding: Finding) -> str:
     """What is the matter and the cure."""
     label = {Severity.error: "error", Severity.warning: "warning", Severity.info: "note"}[finding.severity]
+    return folded(label, _with_fix(finding))
+
+
+def _with_fix(finding: Finding) -> str:
     message = finding.message.rstrip(".")
-    return folded(label, f"{message}. Fix: {finding.fix}" if finding.fix else message)
+    return f"{message}. Fix: {finding.fix}" if finding.fix else message

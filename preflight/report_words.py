@@ -62,18 +62,13 @@ def _with_band(band: Band | None, say: Callable[[float], str], unit_of: Callable
         return UNKNOWN
     if _is_narrow(band):
         return say(band.mid)
-    unit = unit_of(band.mid)
-    return f"{say(band.mid)} ({_digits(band.low / unit)}-{_digits(band.high / unit)})"
+    unit, text = unit_of(band.mid), say(band.mid)
+    n_decimals = len(text.split(" ")[0].partition(".")[2])  # as many as the middle is shown with
+    return f"{text} ({band.low / unit:,.{n_decimals}f}-{band.high / unit:,.{n_decimals}f})"
 
 
 def _is_narrow(band: Band) -> bool:
     return band.high - band.low <= NARROW_FRACTION * abs(band.mid)
-
-
-def _digits(value: float) -> str:
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _seconds_unit(seconds: float) -> float:

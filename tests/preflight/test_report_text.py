@@ -1,0 +1,141 @@
+"""The one screen that users see, word for word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simple_sums import use_simple_sums
+
+from conf.schema import PolicyChoice, ReportChoice
+from preflight.bill import for_launch, make_bill
+from preflight.plan import Calibration, Factor, Precision
+from preflight.report import bill_text, render
+from preflight.verdict import Finding, Severity
+
+GO = """\
+GO       gpt2_124m on 4 x RTX 4090 24 GB: 5.7 h, $7.69
+memory   6.4 GiB (5.8-7.1) per GPU; 22.3 of 23.5 GiB may be used
+time     5.7 h (4.5-7.1): 20,345 steps of 1.0 s, 492,000 tokens/s, MFU 40%
+money    $7.69 ($6.15-9.61): $1.36/h
+energy   2.8 kWh (2.3-3.5), 1.3 kg CO2
+batch    12 x 1024 tokens x 10 passes x 4 GPUs = 491,520 a step; up to 30 fits
+value    10.0B tokens, 83.3 a parameter (optimal: ~20); loss ~3.10, 3.15 at 3/4
+basis    formulas and published measurements; uncalibrated: no run like this yet
+"""
+
+LOWERED = """\
+GO, LOWERED gpt2_124m on 1 x RTX 4090 24 GB: 17.8 h, $24.18
+changed  trainer.precision fp32 -> bf16: over memory and hours: a step takes 4.0
+         s instead of 16 s, activations shrink by 16.0 GiB, the 1.8 GiB of fp32
+         weights, gradients and Adam stay. To keep fp32:
+         lowering.keep=[precision]
+changed  trainer.micro_batch_size 64 -> 32: memory 70.9 GiB -> 18.1 GiB per rank
+         at most, 22.3 GiB allowed; 2 passes instead of 1, still 65,536 tokens a
+         step. To keep 64: lowering.keep=[batch]
+"""
+
+NO = """\
+NO       gpt2_124m on 1 x RTX 4090 24 GB: 40.0 h, $54.40; over: hours
+over     gpt2_124m on 1x4090 takes 40.0 h (expected); budget.max_hours=24 allows
+         24.0 h.
+  fix    budget.max_hours=40, trainer.total_tokens=265420800, model=tiny or
+         hw=2x4090 dry_run=true
+"""
+
+
+@pytest.fixture(autouse=True)
+def _simple(monkeypatch):
+    use_simple_sums(monkeypatch)
+
+
+@pytest.fixture
+def go_plan(make_plan):
+    return make_plan(micro_batch_size=12, grad_accum_steps=10, n_gpus=4, n_steps=20_345)
+
+
+def warning(n):
+    return Finding(check=f"check{n}", severity=Severity.warning, message=f"matter {n}", fix=f"cure={n}")
+
+
+def test_bill_text_of_a_go_is_eight_lines(go_plan):
+    assert bill_text(make_bill(go_plan, ())) == GO
+
+
+def test_bill_text_tells_each_change_with_its_reason_and_the_way_to_keep_the_old(make_plan):
+    plan = make_plan(micro_batch_size=64, n_steps=16_000, precision=Precision.fp32)
+    assert bill_text(make_bill(plan, ())).startswith(LOWERED)
+
+
+def test_bill_text_of_a_refusal_names_budget_need_limit_and_ways_out(make_plan):
+    assert bill_text(make_bill(make_plan(n_steps=36_000), ())).startswith(NO)
+
+
+def test_bill_text_stays_on_one_screen_in_the_worst_of_cases(make_plan):
+    plan = make_plan(
+        micro_batch_size=64, n_steps=36_000, precision=Precision.fp32, budget={"max_cost_usd": 1.0},
+        lowering={"policy": PolicyChoice.refuse},
+    )  # fmt: skip
+    lines = bill_text(make_bill(plan, tuple(warning(n) for n in range(9)))).splitlines()
+    assert len(lines) <= 24
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_bill_text_says_in_the_first_lines_that_this_is_another_machine(go_plan):
+    mismatch = Finding(
+        check="machine", severity=Severity.error, exit_code=4, message="declared 4 x 4090, found no GPU", fix="hw=auto"
+    )
+    dry = bill_text(make_bill(go_plan, (mismatch,))).splitlines()
+    assert dry[0].startswith("GO ON PAPER gpt2_124m on 4 x RTX 4090 24 GB")
+    assert dry[1].strip() == "declared 4 x 4090, found no GPU"
+    real = bill_text(for_launch(make_bill(go_plan, (mismatch,)))).splitlines()
+    assert real[0].startswith("WRONG MACHINE")
+    assert real[1].strip() == "declared 4 x 4090, found no GPU. Fix: hw=auto"
+
+
+def test_bill_text_shows_three_findings_and_counts_the_rest(go_plan):
+    text = bill_text(make_bill(go_plan, tuple(warning(n) for n in range(5))))
+    assert text.count("warning") == 3
+    assert "2 more with report=full" in text
+
+
+def test_bill_text_leaves_notes_that_change_nothing_to_the_full_report(go_plan):
+    note = Finding(check="card", severity=Severity.info, message="a note", fix="")
+    bill = make_bill(go_plan, (note,))
+    assert "a note" not in bill_text(bill)
+    assert "a note" in render(bill, ReportChoice.full)
+
+
+def test_bill_text_says_unknown_where_nobody_knows(make_plan):
+    plan = make_plan(usd_per_hour=None)
+    card = replace(plan.hw.card, peak_flops_per_second={}, memory_bytes=None)
+    text = bill_text(make_bill(replace(plan, hw=replace(plan.hw, card=card)), ()))
+    assert "unknown time, unknown cost" in text
+    assert "time     unknown: 1,000 steps of unknown, MFU unknown" in text
+    assert "energy   unknown" in text
+    assert "how much there is: unknown" in text
+    assert "$0" not in text
+
+
+def test_bill_text_names_the_runs_that_calibrate_it_and_the_raw_number(go_plan, monkeypatch):
+    factor = Factor(value=1.2, low=1.1, high=1.3, n_runs=3, scope="same machine")
+    plan = replace(go_plan, calibration=Calibration(n_runs=3, factors={"step_seconds": factor}, ledger_sha256="0" * 64))
+    bill = make_bill(plan, ())
+    slower = replace(bill.estimate.step, raw_seconds=1.25)
+    text = bill_text(replace(bill, estimate=replace(bill.estimate, step=slower)))
+    assert "basis    calibrated by 3 runs in the ledger (same machine); the formula alone" in text
+    assert "says 1.2 s a step" in text
+
+
+def test_bill_text_of_policy_off_shows_the_budget_as_a_warning_and_goes(make_plan):
+    text = bill_text(make_bill(make_plan(n_steps=36_000, lowering={"policy": PolicyChoice.off}), ()))
+    assert text.startswith("GO ")
+    assert "over     " not in text
+    assert "warning  over budget, launched all the same (lowering.policy=off)" in text
+
+
+def test_bill_text_offers_what_consent_would_allow(make_plan):
+    plan = make_plan(n_steps=36_000)
+    smaller = replace(plan.model, name="small", n_layer=6)
+    text = bill_text(make_bill(replace(plan, lowering=replace(plan.lowering, smaller_models=(smaller,))), ()))
+    assert "  or     lowering.allow_model=true   (a yes: model gpt2_124m -> small)" in text
