@@ -50,8 +50,8 @@ def at_n_steps(plan: RunPlan, n_steps: int) -> RunPlan:
     share = n_steps / trainer.n_steps
 
     def interval(field: str, value: int) -> int:
-        given = plan.provenance.get(f"trainer.{field}") == "given"
-        return value if given or value == 0 else max(1, int(value * share))
+        is_given = plan.provenance.get(f"trainer.{field}", "").startswith("given")
+        return value if is_given or value == 0 else max(1, int(value * share))
 
     return replace(
         plan,

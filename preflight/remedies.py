@@ -69,8 +69,13 @@ def unknown_remedy(plan: RunPlan, estimate: Estimate, budget: str) -> str:
 
 
 def _fewer_tokens(fitting: RunPlan, fits: Fits) -> list[str]:
+    """Offered, never applied; in the terms that the length of the run was given in."""
     tokens = tokens_that_fit(fitting, fits)
-    return [f"trainer.total_tokens={tokens}"] if tokens else []
+    if not tokens:
+        return []
+    if fitting.provenance.get("trainer.n_steps", "").startswith("given"):
+        return [f"trainer.n_steps={tokens // fitting.trainer.tokens_per_step}"]
+    return [f"trainer.total_tokens={tokens}"]
 
 
 def _faster_machine(plan: RunPlan) -> list[str]:

@@ -21,6 +21,7 @@ from preflight.units import format_bytes, format_count, format_seconds, format_u
 from preflight.verdict import Change, Decision, Finding, Severity, Violation
 
 N_FINDINGS = 3
+NOTABLE_FRACTION = 0.05  # smaller things do not earn a place on the one screen
 DECISION_WORDS = {
     Decision.go: "GO",
     Decision.go_lowered: "GO, LOWERED",
@@ -77,17 +78,25 @@ def memory_line(bill: Bill) -> str:
 def time_line(bill: Bill) -> str:
     """Wall time, the step, the speed."""
     step, trainer = bill.estimate.step, bill.plan.trainer
-    parts = [f"{trainer.n_steps:,} steps of {UNKNOWN if step.seconds is None else format_seconds(step.seconds.mid)}"]
+    step_words = UNKNOWN if step.seconds is None else format_seconds(step.seconds.mid)
+    parts = [f"{trainer.n_steps:,} steps of {step_words}{_besides(bill)}"]
     if step.tokens_per_second is not None:
         parts.append(f"{significant(step.tokens_per_second.mid)} tokens/s")
     parts.append(f"MFU {UNKNOWN}" if step.mfu is None else f"MFU {step.mfu:.0%}")
     return folded("time", f"{seconds_with_band(bill.estimate.wall.seconds)}: {', '.join(parts)}")
 
 
+def _besides(bill: Bill) -> str:
+    """What is paid for but trains nothing, when it is more than a twentieth."""
+    terms = bill.estimate.wall.terms_seconds
+    besides = sum(seconds for name, seconds in terms.items() if name != "steps")
+    return f" + {format_seconds(besides)} besides" if besides > NOTABLE_FRACTION * sum(terms.values()) else ""
+
+
 def money_lines(bill: Bill) -> list[str]:
     """The price with its offer and date, and the other reading of it."""
     cost = bill.estimate.cost
-    lines = [folded("money", f"{usd_with_band(cost.cost_usd)}: {cost.rates.basis}")]
+    lines = [folded("money", f"{usd_with_band(cost.cost_usd)}; {cost.rates.basis}")]
     return [*lines, folded("", cost.alternative)] if cost.alternative else lines
 
 
@@ -164,13 +173,18 @@ def _help_lines(bill: Bill) -> list[str]:
 
 
 def _finding_lines(bill: Bill) -> list[str]:
-    """Errors and warnings, three at most: notes that change nothing are in report=full."""
+    """Errors, warnings and what was decided for the user, three at most; the rest is in report=full."""
     mismatch = machine_mismatch(bill)
-    shown = [f for f in bill.verdict.findings if f.severity is not Severity.info and f is not mismatch]
-    lines = [finding_line(finding) for finding in shown[:N_FINDINGS]]
-    if len(shown) > N_FINDINGS:
-        lines.append(folded("", f"{len(shown) - N_FINDINGS} more with report=full"))
-    return lines
+    findings = [f for f in bill.verdict.findings if f.severity is not Severity.info and f is not mismatch]
+    lines = [*(finding_line(finding) for finding in findings), *decided_lines(bill)]
+    n_more = len(lines) - N_FINDINGS
+    return lines if n_more <= 0 else [*lines[:N_FINDINGS], folded("", f"{n_more} more with report=full")]
+
+
+def decided_lines(bill: Bill) -> list[str]:
+    """What `resolve` decided and the user should hear of stands behind a colon: `recipe: 10 instead of 12, ...`."""
+    reasons = {path: origin.partition(":")[2].strip() for path, origin in bill.plan.provenance.items()}
+    return [folded("note", f"{path}: {reason}") for path, reason in reasons.items() if reason]
 
 
 def finding_line(finding: Finding) -> str:

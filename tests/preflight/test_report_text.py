@@ -17,7 +17,7 @@ GO = """\
 GO       gpt2_124m on 4 x RTX 4090 24 GB: 5.7 h, $7.69
 memory   6.4 GiB (5.8-7.1) per GPU; 22.3 of 23.5 GiB may be used
 time     5.7 h (4.5-7.1): 20,345 steps of 1.0 s, 492,000 tokens/s, MFU 40%
-money    $7.69 ($6.15-9.61): $1.36/h
+money    $7.69 ($6.15-9.61); $1.36/h
 energy   2.8 kWh (2.3-3.5), 1.3 kg CO2
 batch    12 x 1024 tokens x 10 passes x 4 GPUs = 491,520 a step; up to 30 fits
 value    10.0B tokens, 83.3 a parameter (optimal: ~20); loss ~3.10, 3.15 at 3/4
@@ -139,3 +139,17 @@ def test_bill_text_offers_what_consent_would_allow(make_plan):
     smaller = replace(plan.model, name="small", n_layer=6)
     text = bill_text(make_bill(replace(plan, lowering=replace(plan.lowering, smaller_models=(smaller,))), ()))
     assert "  or     lowering.allow_model=true   (a yes: model gpt2_124m -> small)" in text
+
+
+def test_bill_text_notes_what_was_decided_for_the_user(go_plan):
+    provenance = {"hw.card": "given: v100 fits several cards; taken is the commonest", "trainer.precision": "default"}
+    text = bill_text(make_bill(replace(go_plan, provenance=provenance), ()))
+    assert text.splitlines()[-1] == "note     hw.card: v100 fits several cards; taken is the commonest"
+
+
+def test_bill_text_tells_the_time_besides_training_when_it_counts(go_plan):
+    bill = make_bill(go_plan, ())
+    for besides, expected in ((1000.0, False), (1200.0, True)):  # of 20,345 s of training
+        wall = replace(bill.estimate.wall, terms_seconds={"startup": besides, "steps": 20_345.0})
+        text = " ".join(bill_text(replace(bill, estimate=replace(bill.estimate, wall=wall))).split())
+        assert ("steps of 1.0 s + 20 min besides, 492,000 tokens/s" in text) is expected

@@ -96,6 +96,12 @@ def test_violations_of_hours_names_every_way_out_with_numbers_that_work(make_pla
     )
 
 
+def test_violations_of_hours_speaks_of_steps_when_steps_were_given(make_plan):
+    plan = make_plan(n_steps=36_000, provenance={"trainer.n_steps": "given"})
+    assert "trainer.n_steps=21600" in one_violation(plan).fix
+    assert "total_tokens" not in one_violation(plan).fix
+
+
 def test_violations_of_hours_on_a_processor_offers_the_bill_of_rented_cards(make_plan):
     plan = make_plan(card="cpu", n_steps=36_000)
     assert one_violation(plan).fix.endswith("or hw=4x4090 dry_run=true")
