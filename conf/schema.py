@@ -181,11 +181,11 @@ class TrainerConfig:
     beta1: float = 0.9
     beta2: float = 0.95
     grad_clip: float = 1.0  # 0 turns it off
-    eval_interval: int | None = None  # steps; None: about ten times a run; 0: only at the end
-    eval_tokens: int | None = None  # held-out tokens an evaluation; None: about a step's worth, bounded
-    checkpoint_interval: int | None = None  # steps; None: about five times a run, at most every 30 min (predicted)
+    eval_interval: int | None = None  # steps; None: ten times a run, at least every 1,000; 0: only at the end
+    eval_tokens: int | None = None  # held-out tokens an evaluation; None: all evaluations read a tenth of the run's
+    checkpoint_interval: int | None = None  # steps; None: five times a run, at least every 1,000
     keep_checkpoints: int = 2
-    log_interval: int | None = None  # steps; None: about every two seconds (predicted)
+    log_interval: int | None = None  # steps; None: fifty lines a run, at least every 10
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,12 +1,165 @@
-"""Config + machine + catalog -> plan: every default and every `auto` is decided here, once, and all problems told at once."""
+"""Config + machine + catalog -> plan: every default and every `auto` is decided here, once, all problems told."""
 
 from __future__ import annotations
 
+import os
+import re
+from typing import NamedTuple
+
 from conf.schema import Config
+from preflight.errors import ConfigError
 from preflight.machine import Machine
-from preflight.plan import RunPlan
+from preflight.plan import (
+    BudgetPlan,
+    DataPlan,
+    HwPlan,
+    LauncherPlan,
+    LoweringPlan,
+    ModelPlan,
+    RunPlan,
+    Software,
+    TrackingPlan,
+    TrainerPlan,
+)
+from preflight.presets import model_plan, smaller_models
+from preflight.ranges import check_ranges
+from preflight.resolution import Resolution
+from preflight.resolve_batch import divide_batch
+from preflight.resolve_data import resolve_data
+from preflight.resolve_hw import check_world, complete_hardware, find_hardware
+from preflight.resolve_trainer import Needs, resolve_precision, resolve_trainer
+
+VERSION = "0.1.0"  # as in pyproject.toml; reading package metadata takes longer than the rest of this module
+RUNGS = ("batch", "precision", "model")  # of lowering, in their order
+NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 
 def resolve(config: Config, machine: Machine, *, command: str, created_at: str) -> RunPlan:
-    """Raises ConfigError with all problems. Calibration is added afterwards by the caller."""
-    raise NotImplementedError
+    """ConfigError carries all problems; WrongMachine: torchrun contradicts `hw`. Calibration is left to the caller."""
+    resolution = Resolution()
+    config = check_ranges(config, resolution)
+    _check_names(config, resolution)
+    parts = _resolve_parts(config, machine, resolution, today=created_at[:10])
+    if parts is None or resolution.problems:
+        raise ConfigError(resolution.problems)
+    return RunPlan(
+        name=config.name if config.name is not None else config.model.name,
+        created_at=created_at,
+        command=command,
+        seed=config.seed,
+        model=parts.model,
+        data=parts.data,
+        hw=parts.hw,
+        trainer=parts.trainer,
+        budget=_resolve_budget(config),
+        lowering=LoweringPlan(
+            policy=config.lowering.policy,
+            keep=tuple(config.lowering.keep),
+            allow_model=config.lowering.allow_model,
+            smaller_models=smaller_models(parts.model, parts.trainer.sequence_length),
+        ),
+        launcher=LauncherPlan(
+            grace_seconds=config.launcher.grace_seconds,
+            rendezvous_timeout_seconds=config.launcher.rendezvous_timeout_seconds,
+        ),
+        tracking=_resolve_tracking(config),
+        software=Software(python=machine.python, torch=machine.torch, preflight=VERSION),
+        runs_dir=os.path.abspath(os.path.expanduser(config.runs_dir)),
+        provenance=resolution.provenance,
+    )
+
+
+class _Parts(NamedTuple):
+    """What depends on each other."""
+
+    model: ModelPlan
+    data: DataPlan
+    hw: HwPlan
+    trainer: TrainerPlan
+
+
+def _resolve_parts(config: Config, machine: Machine, resolution: Resolution, *, today: str) -> _Parts | None:
+    """None: something is missing, and the problems are noted. Every part is looked at, whatever the others lack."""
+    model = _resolve_model(config, resolution)
+    sequence_length = config.trainer.sequence_length or config.model.recipe.sequence_length
+    data = resolve_data(config.data, config.model, sequence_length, resolution)
+    hardware = find_hardware(config.hw, machine, resolution)
+    if hardware is None:
+        return None
+    batch = divide_batch(config, hardware, resolution)
+    n_gpus = batch.n_gpus_per_node if batch is not None else hardware.n_gpus_per_node
+    hw = complete_hardware(hardware, n_gpus, config.hw, machine, resolution, today)
+    if not resolution.problems:
+        check_world(hardware, config.hw, machine)
+    precision = resolve_precision(config.trainer.precision, hardware.card, resolution)
+    if batch is None or precision is None:
+        return None
+    n_val_tokens = data.n_val_tokens if data is not None else None
+    needs = Needs(
+        card_kind=hardware.card.kind,
+        precision=precision,
+        batch=batch,
+        world_size=hardware.n_nodes * n_gpus,
+        n_val_tokens=n_val_tokens,
+    )
+    trainer = resolve_trainer(config, needs, resolution)
+    if data is None or hw is None or trainer is None:
+        return None
+    return _Parts(model=model, data=data, hw=hw, trainer=trainer)
+
+
+def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
+    """The shape, with what its numbers owe each other."""
+    model = model_plan(config.model)
+    if resolution.is_sound("model.n_embd", "model.n_head") and model.n_embd % model.n_head:
+        below = model.n_embd // model.n_head * model.n_head
+        widths = [width for width in (below, below + model.n_head) if width > 0]
+        message = f"{model.n_head} heads do not divide it; valid are {' or '.join(map(str, widths))}"
+        resolution.refuse("model.n_embd", model.n_embd, message, f"model.n_embd={widths[-1]}")
+    if resolution.is_sound("model.n_head", "model.n_kv_head") and model.n_head % model.n_kv_head:
+        valid = [n for n in range(1, model.n_head + 1) if model.n_head % n == 0]
+        nearest = min(valid, key=lambda n: abs(n - model.n_kv_head))
+        message = f"must divide the {model.n_head} heads; valid are {', '.join(map(str, valid))}"
+        resolution.refuse("model.n_kv_head", model.n_kv_head, message, f"model.n_kv_head={nearest}")
+    if config.model.d_ff is None:
+        resolution.provenance["model.d_ff"] = "default"
+    return model
+
+
+def _check_names(config: Config, resolution: Resolution) -> None:
+    """Words that end up in file names or lists of choices."""
+    if config.name is not None and not NAME.fullmatch(config.name):
+        cleaned = re.sub(r"[^\w.+-]+", "-", config.name).strip("-._+")[:100] or "run"
+        message = "is part of a folder's name: letters, digits, . _ + - only, 100 at most"
+        resolution.refuse("name", config.name, message, f"name={cleaned}")
+    if not config.runs_dir.strip():
+        resolution.refuse("runs_dir", config.runs_dir, "needs a folder", "runs_dir=runs")
+    unknown = [rung for rung in config.lowering.keep if rung not in RUNGS]
+    if unknown:
+        known = [rung for rung in config.lowering.keep if rung in RUNGS] or list(RUNGS[:2])
+        message = f"no such rung: {', '.join(unknown)}; there are {', '.join(RUNGS)}"
+        shown = f"[{','.join(config.lowering.keep)}]"
+        resolution.refuse("lowering.keep", shown, message, f"'lowering.keep=[{','.join(known)}]'")
+
+
+def _resolve_budget(config: Config) -> BudgetPlan:
+    budget = config.budget
+    return BudgetPlan(
+        max_hours=budget.max_hours,
+        max_cost_usd=budget.max_cost_usd,
+        max_energy_kwh=budget.max_energy_kwh,
+        max_memory_fraction=budget.max_memory_fraction,
+        judge_on=budget.judge_on,
+    )
+
+
+def _resolve_tracking(config: Config) -> TrackingPlan:
+    tracking = config.tracking
+    return TrackingPlan(
+        backend=tracking.backend,
+        mode=tracking.mode,
+        project=tracking.project,
+        entity=tracking.entity,
+        notes=tracking.notes,
+        tags=tuple(tracking.tags),
+    )

@@ -1,0 +1,129 @@
+"""Which token files does the run read, do they suit the model, and are they there?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from zlib import crc32
+
+from conf.schema import DataConfig, DataKind, ModelConfig, Tokenizer
+from preflight.dataset import Manifest, folder_problems, manifest_of_foreign_files, read_manifest
+from preflight.errors import ConfigError
+from preflight.plan import DataPlan
+from preflight.resolution import Resolution
+
+BPE_IDS = 50257  # of GPT-2
+AUTO = {Tokenizer.byte: DataKind.stdlib, Tokenizer.gpt2: DataKind.openwebtext, Tokenizer.other: DataKind.bin}
+BPE_KINDS = (DataKind.openwebtext, DataKind.fineweb_edu)  # prepared with GPT-2's tokenizer, whatever the model
+OWN_KINDS = (DataKind.text, DataKind.bin)  # those that data.path belongs to
+DEFAULT_VAL_FRACTION = 0.1
+
+
+def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, resolution: Resolution) -> DataPlan | None:
+    """None: there is no such data; the problem is noted."""
+    kind = AUTO[model.tokenizer] if data.kind is DataKind.auto else data.kind
+    resolution.provenance["data.kind"] = "default" if data.kind is DataKind.auto else "given"
+    path = _own_path(data, kind, resolution)
+    _check_tokenizer(kind, model, resolution)
+    if kind is DataKind.text and path is None:
+        return None
+    name = _folder_name(data, kind, model, path)
+    folder = path if kind is DataKind.bin and path is not None else Path(os.path.abspath(data.dir)) / name
+    manifest = _manifest(folder, kind, model, sequence_length, resolution)
+    return DataPlan(
+        kind=kind,
+        name=path.name if kind is DataKind.bin and path is not None else name,
+        source_path=str(path) if kind is DataKind.text else None,
+        dir=str(folder),
+        val_fraction=data.val_fraction,
+        prepared=manifest is not None,
+        n_train_tokens=manifest.n_train_tokens if manifest is not None else None,
+        n_val_tokens=manifest.n_val_tokens if manifest is not None else None,
+        dtype=manifest.dtype if manifest is not None else None,
+    )
+
+
+def _own_path(data: DataConfig, kind: DataKind, resolution: Resolution) -> Path | None:
+    """Absolute; None when the kind has none, or when it is missing."""
+    if data.path is None or not data.path.strip():
+        is_needed = kind is DataKind.text or data.kind is DataKind.bin
+        if is_needed:
+            what = "a text file or a folder of them" if kind is DataKind.text else "a folder with train.bin and val.bin"
+            resolution.refuse(
+                "data.path", data.path, f"data={kind.name} needs {what}", "data.path=PATH, or data=stdlib"
+            )
+        return None
+    if kind not in OWN_KINDS:
+        message = f"has no effect with data={data.kind.name}"
+        resolution.refuse("data.path", data.path, message, f"data=text data.path={data.path}")
+        return None
+    path = Path(os.path.abspath(os.path.expanduser(data.path)))
+    fault = _path_fault(path, kind)
+    if fault is not None:
+        resolution.refuse("data.path", data.path, fault, "data.path=PATH of what exists, or data=stdlib")
+        return None
+    return path
+
+
+def _path_fault(path: Path, kind: DataKind) -> str | None:
+    if not path.exists():
+        return f"{path} does not exist"
+    if kind is DataKind.bin:
+        missing = [name for name in ("train.bin", "val.bin") if not (path / name).is_file()]
+        return f"{path} has no {' and no '.join(missing)}" if missing else None
+    if path.is_file():
+        return f"{path} is empty" if path.stat().st_size == 0 else None
+    if not any(files for _, _, files in os.walk(path)):
+        return f"{path} has no file in it"
+    return None
+
+
+def _check_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution) -> None:
+    """Ids must fit the vocabulary, and text needs a tokenizer that is here."""
+    if kind in BPE_KINDS and model.vocab_size < BPE_IDS:
+        message = (
+            f"its GPT-2 token ids go up to {BPE_IDS - 1:,}, "
+            f"model {model.name} ({model.tokenizer.name}) has a vocabulary of {model.vocab_size:,}"
+        )
+        fix = "data=stdlib" if model.tokenizer is Tokenizer.byte else "data=bin data.path=FOLDER"
+        resolution.refuse("data", kind.name, message, fix)
+    elif kind not in BPE_KINDS and kind is not DataKind.bin and model.tokenizer is Tokenizer.other:
+        message = f"model {model.name} has a tokenizer of its own, which cannot be applied here"
+        resolution.refuse("data", kind.name, message, "data=bin data.path=FOLDER, with token files of that tokenizer")
+    elif model.tokenizer is Tokenizer.gpt2 and kind in (DataKind.stdlib, DataKind.text, DataKind.shakespeare):
+        resolution.provenance["data.tokenizer"] = "default: GPT-2 BPE, as the model"
+    if model.tokenizer is Tokenizer.byte and model.vocab_size < 256:
+        message = "bytes go up to 255"
+        resolution.refuse("model.vocab_size", model.vocab_size, message, "model.vocab_size=256")
+
+
+def _folder_name(data: DataConfig, kind: DataKind, model: ModelConfig, path: Path | None) -> str:
+    """What was prepared differently lies in another folder."""
+    name = kind.name
+    if path is not None:
+        name = f"text-{path.stem}-{crc32(str(path).encode()):08x}"  # two files may have the same name
+    if model.tokenizer is Tokenizer.gpt2 and kind not in (*BPE_KINDS, DataKind.bin):
+        name += "-gpt2"
+    if data.val_fraction != DEFAULT_VAL_FRACTION and kind is not DataKind.bin:
+        name += f"-val{data.val_fraction:g}"
+    return name
+
+
+def _manifest(
+    folder: Path, kind: DataKind, model: ModelConfig, sequence_length: int, resolution: Resolution
+) -> Manifest | None:
+    """What lies there, with everything that is wrong with it noted."""
+    try:
+        manifest = read_manifest(folder)
+    except ConfigError as error:
+        resolution.problems.extend(error.problems)
+        return None
+    if manifest is None and kind is DataKind.bin:
+        manifest = manifest_of_foreign_files(folder, model.vocab_size)
+    if manifest is None:
+        return None
+    option = "data.path" if kind is DataKind.bin else "data.dir"
+    resolution.problems.extend(
+        folder_problems(folder, manifest, vocab_size=model.vocab_size, sequence_length=sequence_length, option=option)
+    )
+    return manifest

@@ -1,0 +1,165 @@
+"""How is the model trained: precision, length, schedule, and how often it is evaluated, saved and logged?
+
+Intervals are derived from the number of steps alone: ten evaluations a run (a step's worth of held-out tokens costs a
+third of a training step) and five checkpoints, both at least every 1,000 steps; a log line every ten steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conf.schema import Config, PrecisionChoice
+from preflight.plan import Card, CardKind, Checkpointing, Precision, TrainerPlan
+from preflight.resolution import Resolution
+from preflight.resolve_batch import Batch
+
+N_EVALUATIONS = 10
+MIN_EVAL_INTERVAL = 4  # steps: an evaluation costs at least a third of one, so it stays below a tenth of the run
+EVAL_SHARE = 0.1  # of the training tokens, all evaluations together: a thirtieth of the arithmetic
+MAX_EVAL_TOKENS = 2**20
+N_CHECKPOINTS = 5
+MAX_INTERVAL = 1000  # steps between evaluations, and between checkpoints
+N_LOG_LINES = 50
+MAX_LOG_INTERVAL = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the trainer's numbers depend on."""
+
+    card_kind: CardKind
+    precision: Precision
+    batch: Batch
+    world_size: int
+    n_val_tokens: int | None
+
+
+def resolve_trainer(config: Config, needs: Needs, resolution: Resolution) -> TrainerPlan | None:
+    """None: the length of the run contradicts itself; the problem is noted."""
+    trainer, batch = config.trainer, needs.batch
+    choose = resolution.choose
+    n_steps = _n_steps(config, batch.tokens_per_step, resolution)
+    if n_steps is None:
+        return None
+    rate = choose("trainer.learning_rate", trainer.learning_rate, config.model.recipe.learning_rate, "recipe")
+    compiles = needs.card_kind in (CardKind.cuda, CardKind.rocm)
+    eval_interval = choose(
+        "trainer.eval_interval",
+        trainer.eval_interval,
+        min(max(-(-n_steps // N_EVALUATIONS), MIN_EVAL_INTERVAL), MAX_INTERVAL),
+        "default",
+    )
+    checkpoint_interval = min(-(-n_steps // N_CHECKPOINTS), MAX_INTERVAL)
+    log_interval = min(max(1, n_steps // N_LOG_LINES), MAX_LOG_INTERVAL)
+    return TrainerPlan(
+        micro_batch_size=batch.micro_batch_size,
+        grad_accum_steps=batch.grad_accum_steps,
+        tokens_per_step=batch.tokens_per_step,
+        sequence_length=batch.sequence_length,
+        n_steps=n_steps,
+        precision=needs.precision,
+        compile=choose("trainer.compile", trainer.compile, compiles, "default"),
+        activation_checkpointing=Checkpointing[trainer.activation_checkpointing.name],
+        learning_rate=rate,
+        min_learning_rate=rate * trainer.min_learning_rate_fraction,
+        n_warmup_steps=_n_warmup_steps(trainer.warmup_fraction, n_steps),
+        weight_decay=trainer.weight_decay,
+        beta1=trainer.beta1,
+        beta2=trainer.beta2,
+        grad_clip=trainer.grad_clip,
+        eval_interval=eval_interval,
+        n_eval_sequences=_n_eval_sequences(config, needs, n_steps, eval_interval, resolution),
+        checkpoint_interval=choose(
+            "trainer.checkpoint_interval", trainer.checkpoint_interval, checkpoint_interval, "default"
+        ),
+        keep_checkpoints=trainer.keep_checkpoints,
+        log_interval=choose("trainer.log_interval", trainer.log_interval, log_interval, "default"),
+    )
+
+
+def auto_precision(card: Card) -> Precision:
+    """What the hardware does well: bf16 from compute capability 8.0 or in a CPU's units, fp16 on 7.x, else fp32."""
+    if card.kind is CardKind.mps:
+        return Precision.fp32
+    if card.kind is CardKind.cuda and card.compute_capability is not None:
+        if card.compute_capability >= 8.0 and card.has_bf16:
+            return Precision.bf16
+        return Precision.fp16 if card.compute_capability >= 7.0 else Precision.fp32
+    if card.has_bf16:
+        return Precision.bf16
+    return Precision.fp16 if card.kind is CardKind.rocm else Precision.fp32
+
+
+def resolve_precision(choice: PrecisionChoice, card: Card, resolution: Resolution) -> Precision | None:
+    """None: the card cannot do it; the problem is noted."""
+    if choice is PrecisionChoice.auto:
+        resolution.provenance["trainer.precision"] = "default"
+        return auto_precision(card)
+    resolution.provenance["trainer.precision"] = "given"
+    precision = Precision[choice.name]
+    fault = _precision_fault(precision, card)
+    if fault is None:
+        return precision
+    better = auto_precision(card)
+    resolution.refuse("trainer.precision", choice.name, f"{card.label}: {fault}", f"trainer.precision={better.name}")
+    return None
+
+
+def _precision_fault(precision: Precision, card: Card) -> str | None:
+    if precision is Precision.fp32:
+        return None
+    if card.kind is CardKind.mps:
+        return "Apple GPUs are trained on in fp32 here"
+    if precision is Precision.tf32 and (card.kind is not CardKind.cuda or (card.compute_capability or 8.0) < 8.0):
+        return "has no TF32 units, which came with compute capability 8.0"
+    if precision is Precision.fp16 and card.kind is CardKind.cpu:
+        return "CPUs have no fast fp16; bf16 needs no loss scaler either"
+    if precision is Precision.bf16 and card.kind is CardKind.cuda and not card.has_bf16:
+        capability = f"{card.compute_capability}" if card.compute_capability is not None else "unknown"
+        return f"bf16 needs compute capability 8.0, this card has {capability}"
+    return None
+
+
+def _n_steps(config: Config, tokens_per_step: int, resolution: Resolution) -> int | None:
+    """Given, or the tokens in whole steps, rounded to the nearest."""
+    n_steps, total_tokens = config.trainer.n_steps, config.trainer.total_tokens
+    tokens = total_tokens if total_tokens is not None else config.model.recipe.total_tokens
+    rounded = (tokens + tokens_per_step // 2) // tokens_per_step
+    if n_steps is not None:
+        resolution.provenance["trainer.n_steps"] = "given"
+        if total_tokens is not None and rounded != n_steps:
+            message = (
+                f"{n_steps:,} steps of {tokens_per_step:,} tokens are {n_steps * tokens_per_step:,} tokens, "
+                f"trainer.total_tokens={total_tokens} are {rounded:,} steps; give one of the two"
+            )
+            resolution.refuse("trainer.n_steps", n_steps, message, "trainer.n_steps=null")
+            return None
+        return n_steps
+    origin = "recipe" if total_tokens is None else "given"
+    if tokens < tokens_per_step:
+        message = f"one step alone has {tokens_per_step:,} tokens, the run has {tokens:,} ({origin})"
+        resolution.refuse("trainer.total_tokens", tokens, message, f"trainer.total_tokens={tokens_per_step}")
+        return None
+    resolution.provenance["trainer.total_tokens"] = origin
+    return rounded
+
+
+def _n_warmup_steps(fraction: float, n_steps: int) -> int:
+    return min(n_steps, max(1, round(fraction * n_steps))) if fraction > 0 else 0
+
+
+def _n_eval_sequences(config: Config, needs: Needs, n_steps: int, eval_interval: int, resolution: Resolution) -> int:
+    """Held-out sequences of one evaluation, all ranks together; never more than the data has."""
+    batch, given = needs.batch, config.trainer.eval_tokens
+    resolution.provenance["trainer.eval_tokens"] = "default" if given is None else "given"
+    if given is not None:
+        per_rank = -(-given // (batch.sequence_length * needs.world_size))
+        n_sequences = per_rank * needs.world_size
+    else:
+        n_evaluations = max(1, n_steps // eval_interval if eval_interval else 1)
+        allowed = min(EVAL_SHARE * n_steps * batch.tokens_per_step / n_evaluations, MAX_EVAL_TOKENS)
+        n_steps_worth = max(1, int(allowed // batch.tokens_per_step))
+        n_sequences = n_steps_worth * (batch.tokens_per_step // batch.sequence_length)
+    if needs.n_val_tokens is None:
+        return n_sequences
+    return max(needs.world_size, min(n_sequences, (needs.n_val_tokens - 1) // batch.sequence_length))
