@@ -1,4 +1,4 @@
-"""How fast is one rank's share of a card? Matmuls by width, memory traffic, kernel launches.
+"""How fast is one rank's share of a card? Matmuls by width, fp32 arithmetic, memory traffic.
 
 A `Card` of kind cpu describes the *whole* processor: the ranks of a node share it, so each gets 1/n of its arithmetic
 and of its bandwidth. A card of any other kind belongs to one rank.
@@ -10,32 +10,26 @@ from dataclasses import dataclass
 
 from preflight.plan import Card, CardKind, HwPlan, Precision
 from preflight.priors import matmul_fraction
+from preflight.step_constants import StepConstants
 
-# Below this width a matmul no longer fills the card. Saturation d / (d + KNEE x R) as measured on matmuls by size
-# (mli/transformers-benchmarks, RTX 3090 Ti: 0.4, 25.9, 71.5, 81.3 TFLOPS at n = 128, 512, 2048, 8192), where R is the
-# card's ridge point (FLOP per byte) relative to an A100's: a card with more arithmetic per byte needs wider matmuls.
-KNEE_WIDTH = 150.0
-A100_RIDGE_FLOPS_PER_BYTE = 135.0
-# A training step never runs at the rate of the best matmul alone: clocks, tails, autograd's copies.
-SUSTAINED_FRACTION = 0.85
-BANDWIDTH_FRACTION = 0.85  # STREAM-like kernels on HBM and GDDR reach 80-92 % of the listed rate
-CARD_LAUNCH_SECONDS = 8e-6  # CPU side of one CUDA kernel from eager PyTorch; 7 us is the floor
-CPU_LAUNCH_SECONDS = 4e-6  # dispatch of one operator and waking the thread pool
+A100_RIDGE_FLOPS_PER_BYTE = 135.0  # 0.87 x 312 TFLOPS / 2039 GB/s, rounded
+# An A100 can spend 1.28 W on each TFLOPS of its peak. Boards with less (H100 0.71, L4 0.60, H100 PCIe 0.46, B200 0.44)
+# are held back by their power limit in long runs, whatever a short best-shape matmul reaches.
+UNTHROTTLED_WATTS_PER_FLOPS = 1.28e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardRates:
     """What one rank can count on."""
 
-    peak_flops_per_second: float  # listed
     matmul_flops_per_second: float  # wide matmuls, sustained
+    fp32_flops_per_second: float  # elementwise arithmetic, listed
     bytes_per_second: float
-    ridge: float  # relative to an A100
-    launch_seconds: float
+    knee_width: float  # where a matmul reaches half of its rate
 
     def matmul_flops_per_second_at(self, width: int) -> float:
         """The rate of matmuls whose narrow side is `width`."""
-        return self.matmul_flops_per_second * width / (width + KNEE_WIDTH * self.ridge)
+        return self.matmul_flops_per_second * width / (width + self.knee_width)
 
 
 def peak_flops_per_second(card: Card, precision: Precision) -> float | None:
@@ -49,19 +43,26 @@ def peak_flops_per_second(card: Card, precision: Precision) -> float | None:
     return rates.get(precision.value) or (rates.get(Precision.fp32.value) if as_fp32 else None)
 
 
-def card_rates(hw: HwPlan, precision: Precision) -> CardRates | None:
+def card_rates(hw: HwPlan, precision: Precision, constants: StepConstants) -> CardRates | None:
     """None: the card's rate at this precision, or its bandwidth, is unknown."""
     card = hw.card
     peak = peak_flops_per_second(card, precision)
     if not peak or not card.bandwidth_bytes_per_second:
         return None
-    on_cpu = card.kind is CardKind.cpu
-    n_sharing = hw.n_gpus_per_node if on_cpu else 1
-    ceiling = peak * matmul_fraction(card, precision.value)
+    n_sharing = hw.n_gpus_per_node if card.kind is CardKind.cpu else 1
+    ceiling = peak * matmul_fraction(card, precision)
+    ridge = ceiling / card.bandwidth_bytes_per_second / A100_RIDGE_FLOPS_PER_BYTE
+    sustained = constants.sustained_fraction * _power_fraction(card, precision, peak, constants)
     return CardRates(
-        peak_flops_per_second=peak / n_sharing,
-        matmul_flops_per_second=SUSTAINED_FRACTION * ceiling / n_sharing,
-        bytes_per_second=BANDWIDTH_FRACTION * card.bandwidth_bytes_per_second / n_sharing,
-        ridge=ceiling / card.bandwidth_bytes_per_second / A100_RIDGE_FLOPS_PER_BYTE,
-        launch_seconds=CPU_LAUNCH_SECONDS if on_cpu else CARD_LAUNCH_SECONDS,
+        matmul_flops_per_second=sustained * ceiling / n_sharing,
+        fp32_flops_per_second=card.peak_flops_per_second.get(Precision.fp32.value, peak) / n_sharing,
+        bytes_per_second=constants.bandwidth_fraction * card.bandwidth_bytes_per_second / n_sharing,
+        knee_width=constants.knee_width * ridge,
     )
+
+
+def _power_fraction(card: Card, precision: Precision, peak: float, constants: StepConstants) -> float:
+    """Tensor cores at their peak are what a power limit bites; unknown watts: no statement."""
+    if card.watts is None or precision not in (Precision.bf16, Precision.fp16):
+        return 1.0
+    return min(1.0, card.watts / (peak * UNTHROTTLED_WATTS_PER_FLOPS)) ** constants.power_exponent

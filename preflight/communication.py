@@ -2,6 +2,7 @@
 
 Ring all-reduce: 2(n-1)/n x bytes / bus bandwidth + latency (NCCL's own accounting), in DDP's 25 MiB buckets. The
 token embedding's gradient is the last to be ready, so its bucket never hides (Li et al. 2020, arXiv:2006.15704).
+Sharded training gathers 16-bit weights twice and scatters 16-bit gradients, in every pass (arXiv:2304.11277).
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from preflight.implementation import Implementation
 from preflight.plan import Card, CardKind, HwPlan
 from preflight.priors import link
 
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default bucket_cap_mb
 REFERENCE_PCIE_GENERATION = 4  # of links.csv
-OVERLAP_FRACTION = 0.6  # of the last micro-step: the backward pass, less what the kernels take from each other
+OVERLAP_FRACTION = 0.6  # of a pass: its backward part, less what the kernels take from each other
+NEVER_HIDDEN_FRACTION = 0.05  # first gather, last scatter
+GRADIENT_BYTES = 4  # fp32, as DDP reduces them
+SHARDED_BYTES = 3 * 2  # two gathers and a scatter of 16-bit numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """What an all-reduce over all ranks can count on."""
+    """What a collective over all ranks can count on."""
 
     bus_bytes_per_second: float
     latency_seconds: float
@@ -40,9 +45,9 @@ def _inside_node(card: Card) -> Fabric:
     if card.kind is CardKind.cpu:
         row = link("gloo")
         return Fabric(bus_bytes_per_second=row.bus_bandwidth, latency_seconds=row.latency_seconds)
-    if joined_by_nvlink(card):
+    if card.nvlink_bytes_per_second:
         row = link("nvlink")
-        one_way = (card.nvlink_bytes_per_second or 0.0) / 2
+        one_way = card.nvlink_bytes_per_second / 2
         return Fabric(bus_bytes_per_second=row.bus_bandwidth * one_way, latency_seconds=row.latency_seconds)
     row = link("pcie_p2p" if card.p2p else "pcie_no_p2p")
     generation = card.pcie_generation or REFERENCE_PCIE_GENERATION
@@ -50,13 +55,9 @@ def _inside_node(card: Card) -> Fabric:
     return Fabric(bus_bytes_per_second=row.bus_bandwidth * speed_up, latency_seconds=row.latency_seconds)
 
 
-def joined_by_nvlink(card: Card) -> bool:
-    """All cards of a node, not pairs by a bridge that the buyer may not have."""
-    return bool(card.nvlink_bytes_per_second) and "pcie" not in card.name and bool(card.p2p)
-
-
 def _between_nodes(hw: HwPlan) -> Fabric:
-    if joined_by_nvlink(hw.card):
+    """Nodes whose cards are joined by NVLink come with an adapter a card; others are taken to share one."""
+    if hw.card.nvlink_bytes_per_second:
         row = link("network_nvlink_nodes")
         n_adapters = hw.n_gpus_per_node
     else:
@@ -71,12 +72,19 @@ def all_reduce_seconds(n_bytes: float, n_ranks: int, over: Fabric) -> float:
     return 2 * (n_ranks - 1) / n_ranks * n_bytes / over.bus_bytes_per_second + n_buckets * over.latency_seconds
 
 
-def exposed_seconds(hw: HwPlan, gradient_bytes: float, last_bytes: float, micro_step_seconds: float) -> float:
-    """What the step waits for: `last_bytes` always, the rest as far as the backward pass is too short to hide it."""
+def exposed_seconds(
+    hw: HwPlan, n_params: int, n_last_params: int, pass_seconds: float, n_passes: int, code: Implementation
+) -> float:
+    """What a step waits for: the last bucket always, the rest as far as the backward pass is too short to hide it."""
     if hw.world_size == 1:
         return 0.0
     over = fabric(hw)
-    hidden = OVERLAP_FRACTION * micro_step_seconds
-    always = all_reduce_seconds(last_bytes, hw.world_size, over)
-    rest = all_reduce_seconds(gradient_bytes - last_bytes, hw.world_size, over)
-    return always + max(0.0, rest - hidden)
+    if code.sharded:
+        n_bytes = SHARDED_BYTES * n_params
+        one_way = (hw.world_size - 1) / hw.world_size * n_bytes / over.bus_bytes_per_second
+        each_pass = one_way + ceil(n_bytes / BUCKET_BYTES) * over.latency_seconds
+        return n_passes * max(NEVER_HIDDEN_FRACTION * each_pass, each_pass - OVERLAP_FRACTION * pass_seconds)
+    last = all_reduce_seconds(GRADIENT_BYTES * n_last_params, hw.world_size, over)
+    rest = all_reduce_seconds(GRADIENT_BYTES * (n_params - n_last_params), hw.world_size, over)
+    hidden = OVERLAP_FRACTION * pass_seconds if code.overlapped else 0.0
+    return last + max(0.0, rest - hidden)

@@ -1,6 +1,6 @@
 """What do cards and links reach in practice? Dated measurements from conf/catalog, part of the sums like constants.
 
-`efficiency.csv`: the best measured matmul rate of a card over its listed peak. `links.csv`: all-reduce bus bandwidth
+`efficiency.csv`: the best measured matmul rate of a card over its listed peak (`half`: bf16 and fp16). `links.csv`: all-reduce bus bandwidth
 (NCCL's definition: 2(n-1)/n x bytes / seconds) and latency of a link. A card without a row takes the row of its kind.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from preflight.plan import Card
+from preflight.plan import Card, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +32,17 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 @cache
 def _matmul_fractions() -> Mapping[tuple[str, str], float]:
-    return {(row["card"], row["precision"]): float(row["matmul_fraction"]) for row in _rows("efficiency.csv")}
+    return {(row["card"], row["rate"]): float(row["matmul_fraction"]) for row in _rows("efficiency.csv")}
 
 
-def matmul_fraction(card: Card, precision: str) -> float:
-    """Best measured matmul rate / listed peak; the exact row first, the card's kind last."""
+def matmul_fraction(card: Card, precision: Precision) -> float:
+    """Best measured matmul rate / listed peak: the card's row, else its kind's."""
     fractions = _matmul_fractions()
-    for key in ((card.name, precision), (card.name, ""), (card.kind.value, precision)):
+    rate = "half" if precision in (Precision.bf16, Precision.fp16) else precision.value
+    for key in ((card.name, rate), (card.kind.value, rate)):
         if key in fractions:
             return fractions[key]
-    return fractions[card.kind.value, ""]
+    return fractions[card.kind.value, "any"]
 
 
 @cache

@@ -1,0 +1,109 @@
+"""Which constants turn FLOPs and bytes into seconds? One set per kind of card, each constant with its evidence.
+
+Four of the CUDA set are fitted to public training runs (`FITTED`; scripts/accuracy_throughput.py refits them without the
+source that it judges); the others are measurements by others or arithmetic. No constant belongs to one card or one trainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from preflight.plan import CardKind
+
+FITTED = ("sustained_fraction", "sharding_fraction", "eager_bytes", "softmax_flops_per_score")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConstants:
+    """What a step costs beyond its FLOPs."""
+
+    sustained_fraction: float  # of the best matmul: clocks over minutes, tails, autograd's copies
+    power_exponent: float  # how a board short of watts for its peak falls behind
+    # A matmul of width d reaches d / (d + knee x R) of its rate; R: the card's FLOP per byte relative to an A100's.
+    # Operand traffic that does not hide. RTX 3090 Ti: 0.4, 25.9, 71.5, 81.3 TFLOPS at n = 128, 512, 2048, 8192
+    # (mli/transformers-benchmarks).
+    knee_width: float
+    bandwidth_fraction: float  # streaming kernels reach 80-92 % of the listed rate
+    attention_fraction: float  # fused attention's matmuls of the matmul rate (FlashAttention-2, arXiv:2307.08691)
+    softmax_flops_per_score: float  # fp32 slots per score and pass: exponential, maximum, scaling, sums
+    unfused_attention_fraction: float  # batched matmuls, whole square
+    # Bytes per activation element and layer, forward and backward: norms, GELU, residuals, casts, dropout, copies.
+    eager_bytes: float
+    compiled_bytes: float
+    fp32_bytes_factor: float  # the residual stream is fp32 anyway
+    loss_bytes_per_logit: float  # about six passes over 2-byte logits: softmax, gradient, casts
+    # Host: Python, autograd and launches of one pass (forward and backward). GPT-2-sized layers in eager PyTorch take
+    # 2-2.5 ms of CPU time whatever their size (about 90 launches), compiled ones a tenth.
+    pass_seconds: float
+    eager_layer_seconds: float
+    compiled_layer_seconds: float
+    sharding_fraction: float  # of the matmul rate left while gathers and reduce-scatters run beside it
+    optimizer_bytes_per_param: float  # fused AdamW: reads weight, gradient, two moments; writes all but the gradient
+    clip_bytes_per_param: float  # the norm reads, the scaling reads and writes
+    cast_bytes_per_param: float  # autocast, each pass: weight to 16 bits, its gradient back and accumulated
+
+
+CUDA = StepConstants(
+    sustained_fraction=0.86,
+    power_exponent=0.2,
+    knee_width=150.0,
+    bandwidth_fraction=0.85,
+    attention_fraction=0.75,
+    softmax_flops_per_score=26.0,
+    unfused_attention_fraction=0.7,
+    eager_bytes=220.0,
+    compiled_bytes=50.0,
+    fp32_bytes_factor=1.2,
+    loss_bytes_per_logit=12.0,
+    pass_seconds=8e-3,
+    eager_layer_seconds=2e-3,
+    compiled_layer_seconds=3e-4,
+    sharding_fraction=0.88,
+    optimizer_bytes_per_param=28.0,
+    clip_bytes_per_param=12.0,
+    cast_bytes_per_param=16.0,
+)
+# The processor computes in the thread that calls: hardly any launch cost; attention's backward pass is slow there
+# (28 % of a 10M model's step on two cores, torch 2.13).
+CPU = StepConstants(
+    sustained_fraction=0.85,
+    power_exponent=0.0,
+    knee_width=150.0,
+    bandwidth_fraction=0.85,
+    attention_fraction=0.2,
+    softmax_flops_per_score=26.0,
+    unfused_attention_fraction=0.5,
+    eager_bytes=220.0,
+    compiled_bytes=50.0,
+    fp32_bytes_factor=1.2,
+    loss_bytes_per_logit=16.0,
+    pass_seconds=1e-3,
+    eager_layer_seconds=3e-4,
+    compiled_layer_seconds=1e-4,
+    sharding_fraction=1.0,
+    optimizer_bytes_per_param=28.0,
+    clip_bytes_per_param=12.0,
+    cast_bytes_per_param=16.0,
+)
+# Apple's GPU: fp32 units do the matmuls; a launch costs more than CUDA's (nanoGPT issues: 70 ms for six narrow layers).
+MPS = StepConstants(
+    sustained_fraction=0.6,
+    power_exponent=0.0,
+    knee_width=150.0,
+    bandwidth_fraction=0.8,
+    attention_fraction=0.3,
+    softmax_flops_per_score=26.0,
+    unfused_attention_fraction=0.5,
+    eager_bytes=220.0,
+    compiled_bytes=100.0,
+    fp32_bytes_factor=1.2,
+    loss_bytes_per_logit=16.0,
+    pass_seconds=15e-3,
+    eager_layer_seconds=5e-3,
+    compiled_layer_seconds=3e-3,
+    sharding_fraction=1.0,
+    optimizer_bytes_per_param=60.0,  # not fused
+    clip_bytes_per_param=12.0,
+    cast_bytes_per_param=16.0,
+)
+CONSTANTS = {CardKind.cuda: CUDA, CardKind.rocm: CUDA, CardKind.mps: MPS, CardKind.cpu: CPU}
