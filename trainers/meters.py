@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from preflight.actual import Actual
+from preflight.actual import Actual, flat_actual
+from preflight.errors import ExitCode, PreflightError
+from preflight.planfile import write_json
 from preflight.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 from trainers import distributed
 from trainers.job import Job
 from trainers.memory_meters import MemoryMeter
 from trainers.stopping import EXIT_CODES
+from trainers.tracking import NoTracker, Tracker
 
+ACTUAL_NAME = "actual.json"
 N_WARMUP_STEPS = 5  # allocators, caches and clocks settle; not counted in the median when there are more
 
 
@@ -44,8 +50,8 @@ class Stopwatch:
 class StepTimer:
     """Seconds of each step: CUDA events on a card, which time without making the host wait, else the clock."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
         self.seconds: list[float] = []
         self._pending: list[tuple[Any, Any]] = []
         self._begin: Any = None
@@ -135,27 +141,61 @@ class Meters:
 
     def __init__(self, started_unix: float) -> None:
         self.watch = Stopwatch(started_unix)
+        self.steps = StepTimer()
         self.n_steps_done = 0
         self.train_loss: float | None = None
         self.val_loss: float | None = None
         self.evaluation_seconds: list[float] = []
+        self.tracker: Tracker = NoTracker()
+        self.device: torch.device | None = None
 
     def attach(self, device: torch.device) -> None:
         """The device is known: start what looks at it. Before the model is built."""
-        self.device = device
         self.memory = MemoryMeter(device)
-        self.steps = StepTimer(device)
+        self.steps.device = self.device = device
         self.energy = EnergyMeter(device)
 
     def actual(self, job: Job, reason: str) -> Actual:
         """The worst rank's memory, all ranks' energy, this rank's times. Every rank must call it."""
-        plan = job.plan
-        self.steps.collect()
-        self.watch.lap("shutdown")
         peaks = _max_or_none([*self.memory.peaks(), self.memory.base_bytes])
+        n_silent, joules = distributed.sum_over_ranks(
+            [float(self.energy.joules() is None), self.energy.joules() or 0.0]
+        )
+        return self._actual(job, peaks, None if n_silent else joules, int(EXIT_CODES[reason]), reason or "done", None)
+
+    def record_failure(self, job: Job, error: Exception) -> None:
+        """What this rank knows goes to actual.json, unless another failed before; here no rank waits for another."""
+        rank = distributed.world_from_environment().rank
+        code = int(error.exit_code if isinstance(error, PreflightError) else ExitCode.TRAINING_FAILED)
+        reason = f"rank {rank}, after step {self.n_steps_done}: {str(error) or type(error).__name__}"
+        peaks: list[int | None] = [None] * 4
+        if self.device is not None:
+            with suppress(RuntimeError):  # a card that has failed may not answer: unknown then
+                peaks = [*self.memory.peaks(), self.memory.base_bytes]
+        measured = self._actual(job, peaks, None, code, reason, rank)
+        with suppress(FileExistsError, FileNotFoundError):  # a run folder on another node: only rank 0's is read
+            write_json({"actual": measured}, job.run_dir / ACTUAL_NAME, exclusive=True)
+        self.tell_tracker(measured)
+
+    def tell_tracker(self, measured: Actual) -> None:
+        """The last word."""
+        self.tracker.finish({**flat_actual(measured), "exit_reason": measured.exit_reason}, measured.exit_code)
+
+    def _actual(
+        self,
+        job: Job,
+        peaks: Sequence[int | None],
+        joules: float | None,
+        exit_code: int,
+        exit_reason: str,
+        failed_rank: int | None,
+    ) -> Actual:
+        """This rank's clock, and what is given."""
+        plan = job.plan
+        self.watch.lap("shutdown")
         terms_seconds = self._terms_seconds(plan.trainer.compile)
         wall_seconds = sum(terms_seconds.values())
-        energy_kwh = self._energy_kwh(job, wall_seconds)
+        energy_kwh = _energy_kwh(job, joules, wall_seconds)
         g_co2_per_kwh = plan.hw.electricity.g_co2_per_kwh
         step_seconds = self.steps.median_seconds()
         return Actual(
@@ -175,10 +215,10 @@ class Meters:
             n_steps_done=self.n_steps_done,
             train_loss=self.train_loss,
             val_loss=self.val_loss,
-            exit_code=int(EXIT_CODES[reason]),
-            exit_reason=reason or "done",
-            failed_rank=None,
-            device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else plan.hw.card.label,
+            exit_code=exit_code,
+            exit_reason=exit_reason,
+            failed_rank=failed_rank,
+            device=_device_name(self.device, plan.hw.card.label),
             torch=torch.__version__,
         )
 
@@ -194,14 +234,19 @@ class Meters:
             terms["compile"] += seconds
         return terms
 
-    def _energy_kwh(self, job: Job, wall_seconds: float) -> float | None:
-        """The cards' counters, the host beside them, what the building adds; without counters the bill's watts."""
-        plan, joules = job.plan, self.energy.joules()
-        n_silent, total = distributed.sum_over_ranks([float(joules is None), joules or 0.0])
-        if n_silent:
-            return None if job.watts is None else job.watts * wall_seconds / JOULES_PER_KWH
-        host_joules = (plan.hw.host_watts or 0.0) * plan.hw.n_nodes * wall_seconds
-        return (total + host_joules) * plan.hw.electricity.pue / JOULES_PER_KWH
+
+def _energy_kwh(job: Job, joules: float | None, wall_seconds: float) -> float | None:
+    """The cards' counters, the host beside them, what the building adds; without counters the bill's watts."""
+    hw = job.plan.hw
+    if joules is None:
+        return None if job.watts is None else job.watts * wall_seconds / JOULES_PER_KWH
+    host_joules = (hw.host_watts or 0.0) * hw.n_nodes * wall_seconds
+    return (joules + host_joules) * hw.electricity.pue / JOULES_PER_KWH
+
+
+def _device_name(device: torch.device | None, label: str) -> str:
+    """What the driver calls the card; a processor is called what the plan calls it."""
+    return torch.cuda.get_device_name(device) if device is not None and device.type == "cuda" else label
 
 
 def mfu(flops_per_step: float, step_seconds: float | None, peak_flops_per_second: float | None) -> float | None:

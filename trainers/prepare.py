@@ -108,6 +108,7 @@ def text_corpus(name: str, path: Path) -> Corpus:
 
 def prepare(corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, val_fraction: float) -> Manifest:
     """Tokenise into a folder beside `folder`, then rename it there."""
+    check_place(folder)
     encode, vocab_size = encoder(tokenizer)
     dtype = smallest_dtype(vocab_size)
     n_bytes = corpus.n_bytes()
@@ -169,16 +170,20 @@ def put_in_place(temporary: Path, folder: Path, manifest: Manifest) -> Manifest:
     write_manifest(temporary, manifest)
     try:
         temporary.rename(folder)
-    except OSError as error:
+    except OSError:
         existing = read_manifest(folder)
         if existing is None:
-            problem = Problem(
-                path="data.dir", value=str(folder), message=f"in the way, and not prepared data: {error.strerror}",
-                fix=f"move '{folder}' away, or data.dir=ELSEWHERE",
-            )  # fmt: skip
-            raise ConfigError([problem]) from error
+            raise
         return existing
     return manifest
+
+
+def check_place(folder: Path) -> None:
+    """Nothing of the user's is overwritten; an empty folder is as good as none."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and read_manifest(folder) is None:
+        fix = f"move '{folder}' away, or data.dir=ELSEWHERE"
+        message = "in the way, and not prepared data (no manifest.json)"
+        raise ConfigError([Problem(path="data.dir", value=str(folder), message=message, fix=fix)])
 
 
 def encoder(tokenizer: Tokenizer) -> tuple[Encode, int]:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from preflight.actual import Actual, flat_actual
+from preflight.actual import Actual
 from preflight.errors import TrainingFailed
 from preflight.machine import World
 from preflight.plan import RunPlan, TrainerPlan
@@ -29,7 +29,7 @@ from trainers import checkpoint, distributed, stopping
 from trainers.data import TrainStream, eval_batches
 from trainers.gpt import GPT, make_optimizer
 from trainers.job import Job as Job
-from trainers.meters import Meters
+from trainers.meters import ACTUAL_NAME, Meters
 from trainers.precision import autocast, make_scaler, set_matmul_precision
 from trainers.prepare import ensure_prepared
 from trainers.progress import Progress
@@ -52,12 +52,21 @@ class Resumed(NamedTuple):
     passed_over: tuple[str, ...] = ()  # newer checkpoints that are not sound
 
 
-def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces is no longer a recipe
-    """Every rank runs this; rank 0 writes RUN_DIR. Raises TrainingFailed with the step and the cause."""
+def train(job: Job) -> Actual:
+    """Every rank runs this; rank 0 writes RUN_DIR. When it raises, actual.json says how far the run came and why."""
+    meters = Meters(job.started_unix)
+    try:
+        return pretrain(job, meters)
+    except Exception as error:
+        meters.record_failure(job, error)
+        raise
+
+
+def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces is no recipe
+    """The recipe."""
 
     # ---- ranks, device, precision
     trainer = job.plan.trainer
-    meters = Meters(job.started_unix)
     world = distributed.world_from_environment()
     is_first_rank = world.rank == 0
     device = distributed.pick_device(job.plan.hw.card.kind, world)
@@ -66,6 +75,9 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
     distributed.join(world, device)
     set_matmul_precision(trainer.precision)
     meters.watch.lap("startup")
+
+    if is_first_rank:
+        (job.run_dir / ACTUAL_NAME).unlink(missing_ok=True)  # of the segment that is resumed
 
     # ---- data: one rank a node prepares it, when it is the kind that takes seconds
     if world.local_rank == 0:
@@ -86,7 +98,7 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
     state = State(raw_model, optimizer, scaler)
     resumed = load_checkpoint(job, state, meters, world) if job.resume else Resumed()
     step = resumed.step
-    tracker = make_tracker(
+    meters.tracker = make_tracker(
         plan,
         job.run_dir,
         config=to_jsonable(plan),
@@ -94,7 +106,7 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
         resume_id=resumed.wandb_run_id,
         rank=world.rank,
     )
-    progress = Progress(job, meters, tracker, first_step=step, is_first_rank=is_first_rank)
+    progress = Progress(job, meters, first_step=step, is_first_rank=is_first_rank)
     for line in resumed.passed_over:
         progress.say(f"passed over {line}")
     if job.resume:
@@ -157,8 +169,8 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
             recent = distributed.mean_over_ranks(torch.stack(losses).tolist())
             losses.clear()
             meters.steps.collect()
-            meters.n_steps_done, meters.train_loss = step, recent[-1]
             complain_if_not_finite(recent, step, trainer)
+            meters.n_steps_done, meters.train_loss = step, recent[-1]
         if must_log:
             meters.memory.look()
             progress.log(step, recent[-1], step_rate, None if grad_norm is None else grad_norm.item())
@@ -170,20 +182,19 @@ def train(job: Job) -> Actual:  # noqa: C901, PLR0915 - a recipe cut into pieces
             meters.evaluation_seconds.append(meters.watch.lap("evaluations"))
             progress.evaluated(step, meters.val_loss, meters.evaluation_seconds[-1])
         if must_save and is_first_rank:
-            save_checkpoint(job, state, meters, step, tracker.run_id)
+            save_checkpoint(job, state, meters, step, meters.tracker.run_id)
         meters.watch.lap("checkpoints")
 
-    # ---- the end
+    # ---- the end: measure once more after the tracker has been told, which takes time too
     if reason:
         progress.say(f"stopped after step {step} ({reason}), checkpoint saved")
-    progress.close()
 
     measured = meters.actual(job, reason)
     if is_first_rank:
-        tracker.finish({**flat_actual(measured), "exit_reason": measured.exit_reason}, measured.exit_code)
-    measured = meters.actual(job, reason)  # once more: saying goodbye to the tracker takes time too
+        meters.tell_tracker(measured)
+    measured = meters.actual(job, reason)
     if is_first_rank:
-        write_json({"actual": measured}, job.run_dir / "actual.json")
+        write_json({"actual": measured}, job.run_dir / ACTUAL_NAME)
     distributed.leave()
     return measured
 

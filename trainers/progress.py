@@ -8,7 +8,6 @@ from pathlib import Path
 from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds, format_usd
 from trainers.job import Job
 from trainers.meters import Meters, mfu
-from trainers.tracking import Tracker
 
 METRICS_NAME = "metrics.jsonl"
 Metrics = dict[str, float | int | None]
@@ -17,12 +16,11 @@ Metrics = dict[str, float | int | None]
 class Progress:
     """Rank 0 prints and writes; on the other ranks every method does nothing."""
 
-    def __init__(self, job: Job, meters: Meters, tracker: Tracker, *, first_step: int, is_first_rank: bool) -> None:
-        self.job, self.meters, self.tracker, self.is_first_rank = job, meters, tracker, is_first_rank
+    def __init__(self, job: Job, meters: Meters, *, first_step: int, is_first_rank: bool) -> None:
+        self.job, self.meters, self.is_first_rank = job, meters, is_first_rank
         self.first_step = first_step
         if is_first_rank:
             forget_metrics_after(job.run_dir / METRICS_NAME, first_step)
-            self._file = (job.run_dir / METRICS_NAME).open("a")
 
     def say(self, text: str) -> None:
         """A line for the user."""
@@ -74,15 +72,10 @@ class Progress:
         beside_the_steps = (terms["evaluations"] + terms["checkpoints"]) / n_done if n_done else 0.0
         return (self.job.plan.trainer.n_steps - step) * ((self.meters.steps.median_seconds() or 0.0) + beside_the_steps)
 
-    def close(self) -> None:
-        """No more lines."""
-        if self.is_first_rank:
-            self._file.close()
-
     def _write(self, step: int, metrics: Metrics) -> None:
-        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
-        self._file.flush()
-        self.tracker.log(metrics, step)
+        with (self.job.run_dir / METRICS_NAME).open("a") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        self.meters.tracker.log(metrics, step)
 
 
 def forget_metrics_after(path: Path, step: int) -> None:
