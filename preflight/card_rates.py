@@ -7,6 +7,7 @@ and of its bandwidth. A card of any other kind belongs to one rank.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import pow
 
 from preflight.plan import Card, CardKind, HwPlan, Precision
 from preflight.priors import matmul_fraction
@@ -65,4 +66,4 @@ def _power_fraction(card: Card, precision: Precision, peak: float, constants: St
     """Tensor cores at their peak are what a power limit bites; unknown watts: no statement."""
     if card.watts is None or precision not in (Precision.bf16, Precision.fp16):
         return 1.0
-    return min(1.0, card.watts / (peak * UNTHROTTLED_WATTS_PER_FLOPS)) ** constants.power_exponent
+    return pow(min(1.0, card.watts / (peak * UNTHROTTLED_WATTS_PER_FLOPS)), constants.power_exponent)

@@ -1,7 +1,8 @@
 """What do cards and links reach in practice? Dated measurements from conf/catalog, part of the sums like constants.
 
-`efficiency.csv`: the best measured matmul rate of a card over its listed peak (`half`: bf16 and fp16). `links.csv`: all-reduce bus bandwidth
-(NCCL's definition: 2(n-1)/n x bytes / seconds) and latency of a link. A card without a row takes the row of its kind.
+`efficiency.csv`: the best measured matmul rate of a card over its listed peak (`half`: bf16 and fp16); a card without
+a row takes the row of its kind. `links.csv`: all-reduce bus bandwidth (NCCL's definition: 2(n-1)/n x bytes / seconds)
+and latency of a link.
 """
 
 from __future__ import annotations
