@@ -1,12 +1,26 @@
-"""Judgements over a machine snapshot: declared against detected, data, disk, memory, versions. Each small and pure."""
+"""Judgements over a machine snapshot: declared against detected, data, disk, memory, versions. Each small and pure.
+
+Only what changes the decision or a number is said. When the cards of the bill are not here, this computer is not the
+one that will train, and nothing else about it matters.
+"""
 
 from __future__ import annotations
 
+from preflight.checks_cards import judge_cards, missing_cards
+from preflight.checks_facts import judge_facts
+from preflight.checks_host import judge_host
+from preflight.estimate import estimate
 from preflight.machine import Machine
 from preflight.plan import RunPlan
-from preflight.verdict import Finding
+from preflight.verdict import Finding, Severity
+
+_ORDER = (Severity.error, Severity.warning, Severity.info)
 
 
 def check(plan: RunPlan, machine: Machine) -> tuple[Finding, ...]:
     """Every finding, the gravest first."""
-    raise NotImplementedError
+    needs = estimate(plan)
+    mismatch = missing_cards(plan, machine)
+    found = [mismatch] if mismatch else [*judge_cards(plan, machine, needs), *judge_host(plan, machine, needs)]
+    found += judge_facts(plan, needs, is_here=mismatch is None)
+    return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))

@@ -1,0 +1,115 @@
+"""What the plan rests on, wherever it will run: the data, the model's trainer, the card's name and its price."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+from conf.schema import DataKind, Family
+from preflight.catalog import is_ambiguous
+from preflight.errors import ExitCode
+from preflight.estimate import Estimate
+from preflight.plan import RunPlan
+from preflight.units import SECONDS_PER_HOUR, format_count
+from preflight.verdict import Finding, Severity
+
+TRAINABLE = (Family.gpt2,)
+PREPARED_AT_LAUNCH = (DataKind.stdlib, DataKind.text)  # seconds, once
+# Up to about four passes over the data are worth as much as fresh text, sixteen still something
+# (Muennighoff et al., "Scaling data-constrained language models", 2023).
+N_EPOCHS_GOOD = 4
+N_EPOCHS_USEFUL = 16
+STALE_DAYS = 90
+NO_ECC_HOURS = 24.0  # long enough for a flipped bit to matter
+
+
+def judge_facts(plan: RunPlan, needs: Estimate, *, is_here: bool) -> Iterator[Finding]:
+    """`is_here`: this computer is the one that will train, so what is missing here stops the run."""
+    yield from _trainable(plan)
+    yield from _prepared(plan, is_here=is_here)
+    yield from _epochs(plan)
+    yield from _card_name(plan)
+    yield from _price_age(plan)
+    yield from _no_ecc(plan, needs)
+
+
+def _trainable(plan: RunPlan) -> Iterator[Finding]:
+    family = plan.model.family
+    if family not in TRAINABLE:
+        yield Finding(
+            check="model.family",
+            severity=Severity.error,
+            message=f"{plan.model.name} can be billed, not trained: the trainer knows the {_names(TRAINABLE)} family, "
+            f"{family.name} models are not built in",
+            fix="dry_run=true for the bill, or model=gpt2_124m to train",
+            exit_code=ExitCode.CONFIG,
+        )
+
+
+def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
+    data = plan.data
+    if data.prepared or data.kind in PREPARED_AT_LAUNCH:
+        return
+    command = f"python scripts/prepare_data.py {data.kind.name} --dir '{Path(data.dir).parent}'"
+    if is_here:
+        yield Finding(
+            check="data.prepared",
+            severity=Severity.error,
+            message=f"data={data.kind.name} is not prepared: no token files in {data.dir}",
+            fix=f"{command}, or data=stdlib with a byte-level model",
+            exit_code=ExitCode.CONFIG,
+        )
+    else:
+        message = f"data={data.kind.name} must be prepared on the machine that trains"
+        yield Finding(check="data.prepared", severity=Severity.warning, message=message, fix=command)
+
+
+def _epochs(plan: RunPlan) -> Iterator[Finding]:
+    n_tokens, total = plan.data.n_train_tokens, plan.trainer.total_tokens
+    if not n_tokens or total <= N_EPOCHS_GOOD * n_tokens:
+        return
+    severity = Severity.warning if total > N_EPOCHS_USEFUL * n_tokens else Severity.info
+    message = (
+        f"{format_count(total)} tokens are {total / n_tokens:,.0f} passes over the {format_count(n_tokens)} of "
+        f"{plan.data.name}; after about {N_EPOCHS_GOOD} a pass teaches less than fresh text"
+    )
+    n_steps = max(1, N_EPOCHS_GOOD * n_tokens // plan.trainer.tokens_per_step)
+    yield Finding(check="data.epochs", severity=severity, message=message, fix=f"trainer.n_steps={n_steps}")
+
+
+def _card_name(plan: RunPlan) -> Iterator[Finding]:
+    hw = plan.hw
+    if hw.card.name == "custom":
+        message = "the card's numbers are yours (hw.custom.*), so the bill is as good as they are"
+        yield Finding(check="cards.custom", severity=Severity.info, message=message, fix="")
+        return
+    asked = re.sub(r"^(?:\d+x){1,2}", "", hw.declared)
+    if not hw.detected and is_ambiguous(asked):
+        message = f"{asked} fits several cards and is read as the commonest, {hw.card.label}"
+        yield Finding(check="cards.name", severity=Severity.info, message=message, fix="hw.card= with the full name")
+
+
+def _price_age(plan: RunPlan) -> Iterator[Finding]:
+    """Only where a price decides."""
+    offer = plan.hw.offer
+    if plan.budget.max_cost_usd is None or offer.owned or offer.usd_per_hour is None or not offer.as_of:
+        return
+    n_days = (date.fromisoformat(plan.created_at[:10]) - date.fromisoformat(offer.as_of)).days
+    if n_days > STALE_DAYS:
+        message = f"the price of {offer.provider} ({offer.instance}) is {n_days} days old ({offer.as_of})"
+        fix = "hw.price_usd_per_hour= with today's"
+        yield Finding(check="money.price_age", severity=Severity.warning, message=message, fix=fix)
+
+
+def _no_ecc(plan: RunPlan, needs: Estimate) -> Iterator[Finding]:
+    wall = needs.wall.seconds
+    if plan.hw.card.ecc is False and wall is not None and wall.mid > NO_ECC_HOURS * SECONDS_PER_HOUR:
+        message = f"{plan.hw.card.label} has no ECC memory and the run is long: a flipped bit can spoil it unseen"
+        fix = f"trainer.checkpoint_interval={max(1, plan.trainer.checkpoint_interval // 2)} trainer.keep_checkpoints=4"
+        yield Finding(check="cards.ecc", severity=Severity.info, message=message, fix=fix)
+
+
+def _names(families: tuple[Family, ...]) -> str:
+    return " and ".join(family.name for family in families)
