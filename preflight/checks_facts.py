@@ -52,17 +52,20 @@ def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
     data = plan.data
     if data.prepared or data.kind in PREPARED_AT_LAUNCH:
         return
-    command = f"python scripts/prepare_data.py {data.kind.name} --dir '{Path(data.dir).parent}'"
+    if data.kind is DataKind.bin:
+        command = "data.path= with a folder that holds train.bin and val.bin"
+    else:
+        command = f"python scripts/prepare_data.py {data.kind.name} --dir '{Path(data.dir).parent}'"
     if is_here:
         yield Finding(
             check="data.prepared",
             severity=Severity.error,
-            message=f"data={data.kind.name} is not prepared: no token files in {data.dir}",
-            fix=f"{command}, or data=stdlib with a byte-level model",
+            message=f"data={data.kind.name} is not prepared: no train.bin and val.bin in {data.dir}",
+            fix=command,
             exit_code=ExitCode.CONFIG,
         )
     else:
-        message = f"data={data.kind.name} must be prepared on the machine that trains"
+        message = f"data={data.kind.name} must be ready on the machine that trains"
         yield Finding(check="data.prepared", severity=Severity.warning, message=message, fix=command)
 
 

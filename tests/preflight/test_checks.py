@@ -236,7 +236,14 @@ def test_data_that_is_not_prepared_stops_here_with_the_command(make_plan: MakePl
     plan = _with_data(make_plan(card="4090"), kind=kind, prepared=False, dir=f"/data/{kind.name}")
     finding = _found(plan, _machine(_gpu()), "data.prepared")
     assert (finding.severity, finding.exit_code) == (Severity.error, 2)
-    assert finding.fix.startswith(f"python scripts/prepare_data.py {kind.name} --dir '/data'")
+    assert finding.fix == f"python scripts/prepare_data.py {kind.name} --dir '/data'"
+
+
+def test_token_files_of_ones_own_are_asked_for_by_path(make_plan: MakePlan):
+    finding = _found(
+        _with_data(make_plan(card="4090"), kind=DataKind.bin, prepared=False), _machine(_gpu()), "data.prepared"
+    )
+    assert finding.fix == "data.path= with a folder that holds train.bin and val.bin"
 
 
 def test_data_that_is_not_prepared_is_a_warning_when_another_machine_trains(make_plan: MakePlan):
