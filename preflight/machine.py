@@ -71,7 +71,7 @@ def probe(runs_dir: Path) -> Machine:
         python=".".join(map(str, sys.version_info[:3])),
         torch=torch_version(sys.path),
         world=read_world(environment),
-        wandb_key=has_wandb_key(environment, Path.home()),
+        wandb_key=has_wandb_key(environment, Path(os.path.expanduser("~"))),  # stays "~" for a user without a home
         gpu_trouble=trouble,
     )
 
@@ -103,8 +103,8 @@ def disk_free_bytes(folder: Path) -> int:
     """On the volume where `folder` is or will be made."""
     import shutil
 
-    existing = folder.absolute()
-    while not existing.exists():
+    existing = Path(os.path.abspath(os.path.expanduser(folder)))
+    while not os.path.exists(existing):  # Path.exists raises where a parent may not be read
         existing = existing.parent
     return shutil.disk_usage(existing).free
 
