@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from conf.schema import PolicyChoice
 from preflight.band import Band
-from preflight.estimate import Estimate
+from preflight.estimate import Estimate, estimate
 from preflight.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
 from preflight.memory import estimate_memory
 from preflight.plan import CardKind, Checkpointing, RunPlan, valid_micro_batch_sizes
 from preflight.units import format_bytes
+
+RENTED_EXAMPLE = "hw=4x4090"  # the cheapest step up from a processor or a laptop
 
 Fits = Callable[[RunPlan, Estimate], bool]
 
@@ -45,7 +47,7 @@ def hours_remedy(fitting: RunPlan, need: float, fits: Fits) -> str:
     remedies = [f"budget.max_hours={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)]
     if fitting.model.name != "tiny":
         remedies.append("model=tiny")
-    return one_of(remedies + _faster_machine(fitting))
+    return one_of(remedies + _faster_machine(fitting, fits))
 
 
 def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits) -> str:
@@ -78,16 +80,24 @@ def _fewer_tokens(fitting: RunPlan, fits: Fits) -> list[str]:
     return [f"trainer.total_tokens={tokens}"]
 
 
-def _faster_machine(plan: RunPlan) -> list[str]:
-    """A bill costs nothing: more of the same cards, or rented ones instead of a processor or a laptop."""
+def _faster_machine(plan: RunPlan, fits: Fits) -> list[str]:
+    """A bill costs nothing: rented cards instead of a processor, more of the same cards where that is enough."""
     hw = plan.hw
     if hw.card.kind is not CardKind.cuda:
-        return ["hw=4x4090 dry_run=true"]
-    n_more = 2 * hw.n_gpus_per_node
-    n_sequences = plan.trainer.tokens_per_step // plan.trainer.sequence_length
-    if hw.n_nodes == 1 and n_more <= 8 and n_sequences % n_more == 0:
-        return [f"hw={n_more}x{hw.card.name} dry_run=true"]
+        return [f"{RENTED_EXAMPLE} dry_run=true"]
+    for n_gpus in (2, 4, 8):
+        if hw.n_nodes == 1 and n_gpus > hw.n_gpus_per_node:
+            wider = _on_more_cards(plan, n_gpus)
+            if wider is not None and fits(wider, estimate(wider)):
+                return [f"hw={n_gpus}x{hw.card.name} dry_run=true"]
     return []
+
+
+def _on_more_cards(plan: RunPlan, n_gpus: int) -> RunPlan | None:
+    """The same global batch over more ranks; None when it does not divide."""
+    hw = replace(plan.hw, n_gpus_per_node=n_gpus)
+    sizes = [s for s in valid_micro_batch_sizes(plan.trainer, n_gpus) if s <= plan.trainer.micro_batch_size]
+    return at_micro_batch_size(replace(plan, hw=hw), sizes[-1]) if sizes else None
 
 
 def memory_message(plan: RunPlan, estimate: Estimate) -> str:
@@ -112,7 +122,7 @@ def memory_message(plan: RunPlan, estimate: Estimate) -> str:
 def _by_itself(plan: RunPlan) -> str:
     if plan.lowering.policy is not PolicyChoice.auto:
         return ", or let the launcher choose: lowering.policy=auto"
-    return "" if "batch" in plan.lowering.keep else " (the launcher does this by itself once the other budgets hold)"
+    return "" if "batch" in plan.lowering.keep else " (done by itself once the other budgets hold)"
 
 
 def memory_remedy(plan: RunPlan, estimate: Estimate) -> str:

@@ -19,6 +19,7 @@ NAME_WIDTH = 34
 # `accelerate estimate-memory` 1.x, column "Training using Adam": the largest of weights, gradients and Adam's states
 # together at batch 1, without activations: 4 x the fp32 weights, or 2 x in half precision.
 ACCELERATE_BYTES_PER_PARAM = {Precision.fp32: 16, Precision.tf32: 16, Precision.bf16: 8, Precision.fp16: 8}
+PLAN_NAMES = {"hw.card": "hw.card.name", "hw.owned": "hw.offer.owned", "hw.price_usd_per_hour": "hw.offer.usd_per_hour"}
 RULE_BYTES_PER_PARAM = (12, 16)  # the rule of thumb: fp32 weights and Adam, without and with gradients
 
 
@@ -152,7 +153,7 @@ def _inputs_section(plan: RunPlan) -> list[str]:
 def _plan_value(plan: RunPlan, path: str) -> str:
     """The value that the plan holds under a configuration path; "" where the plan names it otherwise."""
     value: object = plan
-    for name in path.split("."):
+    for name in PLAN_NAMES.get(path, path).split("."):
         value = getattr(value, name, None)
     if isinstance(value, Enum):
         return value.name
@@ -166,7 +167,7 @@ def _sources_section(plan: RunPlan) -> list[str]:
         "electricity": (hw.electricity.source, hw.electricity.as_of),
     }
     for name, offer in (("offer", hw.offer), ("other offer", hw.alternative)):
-        if offer is not None:
+        if offer is not None and offer.source:
             facts[name] = (f"{offer.provider} {offer.instance}: {offer.source}", offer.as_of)
     return ["Sources", *(_source_row(name, fact) for name, fact in facts.items()), *_software(plan)]
 

@@ -46,4 +46,4 @@ def _verdict(bill: Bill) -> str:
     decision = bill.verdict.decision
     if decision is Decision.refuse:
         return "NO " + bill.verdict.violations[0].budget.removesuffix("_usd").removesuffix("_kwh")
-    return DECISION_WORDS[decision] + (" *" if machine_mismatch(bill) and decision is Decision.go else "")
+    return "GO on paper" if decision is Decision.go and machine_mismatch(bill) else DECISION_WORDS[decision]

@@ -81,7 +81,7 @@ def time_line(bill: Bill) -> str:
     step_words = UNKNOWN if step.seconds is None else format_seconds(step.seconds.mid)
     parts = [f"{trainer.n_steps:,} steps of {step_words}{_besides(bill)}"]
     if step.tokens_per_second is not None:
-        parts.append(f"{significant(step.tokens_per_second.mid)} tokens/s")
+        parts.append(f"{significant(step.tokens_per_second.mid)} tok/s")
     parts.append(f"MFU {UNKNOWN}" if step.mfu is None else f"MFU {step.mfu:.0%}")
     return folded("time", f"{seconds_with_band(bill.estimate.wall.seconds)}: {', '.join(parts)}")
 
@@ -90,7 +90,7 @@ def _besides(bill: Bill) -> str:
     """What is paid for but trains nothing, when it is more than a twentieth."""
     terms = bill.estimate.wall.terms_seconds
     besides = sum(seconds for name, seconds in terms.items() if name != "steps")
-    return f" + {format_seconds(besides)} besides" if besides > NOTABLE_FRACTION * sum(terms.values()) else ""
+    return f" + {format_seconds(besides)} other" if besides > NOTABLE_FRACTION * sum(terms.values()) else ""
 
 
 def money_lines(bill: Bill) -> list[str]:
@@ -101,8 +101,10 @@ def money_lines(bill: Bill) -> list[str]:
 
 
 def energy_line(bill: Bill) -> str:
-    """Energy and what the grid emits for it."""
-    return folded("energy", kwh_with_band(bill.estimate.cost.energy_kwh) + co2_words(bill.estimate.cost))
+    """Energy and what the grid emits for it; unknown watts can be given."""
+    cost = bill.estimate.cost
+    hint = "; give hw.watts= (one node in training)" if cost.rates.watts is None else ""
+    return folded("energy", kwh_with_band(cost.energy_kwh) + hint + co2_words(cost))
 
 
 def batch_line(bill: Bill) -> str:

@@ -54,7 +54,11 @@ def usd_with_band(band: Band | None) -> str:
 
 def kwh_with_band(band: Band | None) -> str:
     """`32 kWh (26-41)`."""
-    return _with_band(band, format_kwh, lambda value: 1.0 if value >= 1 else 1e-3)
+    return _with_band(band, _kwh, lambda value: 1.0 if value >= 1 else 1e-3)
+
+
+def _kwh(value: float) -> str:
+    return f"{value:,.0f} kWh" if value >= 100 else format_kwh(value)
 
 
 def _with_band(band: Band | None, say: Callable[[float], str], unit_of: Callable[[float], float]) -> str:
@@ -106,4 +110,8 @@ def co2_words(cost: CostEstimate) -> str:
     if cost.co2_kg is None:
         return ""
     kilograms = cost.co2_kg.mid
-    return f", {kilograms:,.1f} kg CO2" if kilograms >= 1 else f", {kilograms * 1e3:.3g} g CO2"
+    return (
+        f", {kilograms:,.{0 if kilograms >= 100 else 1}f} kg CO2"
+        if kilograms >= 1
+        else f", {kilograms * 1e3:.3g} g CO2"
+    )

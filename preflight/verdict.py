@@ -25,7 +25,7 @@ from preflight.remedies import (
     spending_remedy,
     unknown_remedy,
 )
-from preflight.units import SECONDS_PER_HOUR, format_bytes, format_kwh, format_seconds, format_usd
+from preflight.units import SECONDS_PER_HOUR, format_bytes, format_kwh, format_usd
 
 
 class Decision(Enum):
@@ -165,12 +165,13 @@ def _message(plan: RunPlan, estimate: Estimate, need: Need) -> str:
         noun = "cost" if need.budget == "cost_usd" else "energy"
         return f"{path} cannot be kept: the {noun} of {what} is unknown ({estimate.cost.rates.basis})."
     edge = "at the high edge" if plan.budget.judge_on is JudgeOn.high else "expected"
-    return f"{what} takes {_amount(need.budget, need.edge)} ({edge}); {path} allows {_amount(need.budget, need.limit)}."
+    return f"{what} takes {_amount(need.budget, need.edge)} ({edge}) of {path}."
 
 
 def _amount(budget: str, value: float) -> str:
+    """In the unit of the limit, so that the two can be compared at a glance."""
     if budget == "hours":
-        return format_seconds(value * SECONDS_PER_HOUR)
+        return f"{value:,.4g} h" if value < 1000 else f"{value:,.0f} h"
     return format_usd(value) if budget == "cost_usd" else format_kwh(value)
 
 

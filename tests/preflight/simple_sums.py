@@ -98,6 +98,7 @@ def use_simple_sums(monkeypatch: Any) -> None:
     monkeypatch.setattr(fitting, "estimate_memory", simple_memory)
     monkeypatch.setattr(fitting, "estimate", simple_estimate)
     monkeypatch.setattr(remedies, "estimate_memory", simple_memory)
+    monkeypatch.setattr(remedies, "estimate", simple_estimate)
     monkeypatch.setattr(verdict, "work_out", simple_estimate)
     monkeypatch.setattr(rungs, "estimate_memory", simple_memory)
     monkeypatch.setattr(rungs, "estimate_step_time", simple_step)

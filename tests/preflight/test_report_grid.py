@@ -44,7 +44,7 @@ def test_grid_row_says_unknown_not_zero(make_plan):
 
 def test_grid_row_marks_a_machine_that_is_not_here(make_plan):
     mismatch = Finding(check="machine", severity=Severity.error, message="elsewhere", fix="", exit_code=4)
-    assert " GO * " in grid_row(make_bill(make_plan(), (mismatch,)))
+    assert " GO on paper " in grid_row(make_bill(make_plan(), (mismatch,)))
 
 
 def test_grid_error_row_is_one_line(make_plan):

@@ -90,7 +90,7 @@ def test_violations_of_hours_names_every_way_out_with_numbers_that_work(make_pla
     violation = one_violation(plan)
     assert violation.need == pytest.approx(40.0)
     assert violation.limit == 24.0
-    assert violation.message == "gpt2_124m on 1x4090 takes 40.0 h (expected); budget.max_hours=24 allows 24.0 h."
+    assert violation.message == "gpt2_124m on 1x4090 takes 40 h (expected) of budget.max_hours=24."
     assert violation.fix == (
         f"budget.max_hours=40, trainer.total_tokens={21_600 * 12_288}, model=tiny or hw=2x4090 dry_run=true"
     )
@@ -105,6 +105,13 @@ def test_violations_of_hours_speaks_of_steps_when_steps_were_given(make_plan):
 def test_violations_of_hours_on_a_processor_offers_the_bill_of_rented_cards(make_plan):
     plan = make_plan(card="cpu", n_steps=36_000)
     assert one_violation(plan).fix.endswith("or hw=4x4090 dry_run=true")
+
+
+def test_violations_of_hours_offers_as_many_of_the_same_cards_as_are_enough(make_plan):
+    plan = make_plan(micro_batch_size=16, n_steps=60_000)  # 67 h: 33 h on two, 17 h on four
+    assert one_violation(plan).fix.endswith("or hw=4x4090 dry_run=true")
+    endless = make_plan(micro_batch_size=16, n_steps=600_000)
+    assert "hw=" not in one_violation(endless).fix
 
 
 def test_violations_of_hours_does_not_offer_the_model_it_already_has(make_plan):
@@ -163,5 +170,5 @@ def test_warnings_say_that_unknown_hours_are_not_judged(make_plan):
 def test_warnings_tell_a_budget_that_holds_on_the_middle_only(make_plan):
     plan = make_plan(n_steps=18_000)  # 20 h, 25 h at the high edge
     (warning,) = warnings(plan, simple_estimate(plan))
-    assert warning.message == "budget.max_hours=24 holds for the 20.0 h expected, not for the high edge of 25.0 h"
+    assert warning.message == "budget.max_hours=24 holds for the 20 h expected, not for the high edge of 25 h"
     assert warning.fix == "budget.max_hours=25, or budget.judge_on=high to be strict"
