@@ -31,6 +31,7 @@ class Actual:
     failed_rank: int | None
     device: str  # what it ran on
     torch: str
+    energy_is_measured: bool = False  # counted by the cards; False: assumed watts times hours
 
 
 NUMBERS = (
@@ -45,6 +46,7 @@ NUMBERS = (
     "wall_seconds",
     "cost_usd",
     "energy_kwh",
+    "energy_is_measured",
     "co2_kg",
     "n_steps_done",
     "train_loss",

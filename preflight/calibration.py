@@ -1,13 +1,246 @@
-"""Factors from what earlier runs on the same card or machine measured: a pure function of the ledger's records."""
+"""Factors from what earlier runs on the same card or machine measured: a pure function of the ledger's records.
+
+A record counts when card (a CPU: this very processor and number of cores), torch version, precision, compile and model
+family are those of the plan; it never crosses cards. Each measured number is divided by what the formula *as it stands
+now* says about the recorded plan, so that a better formula does not inherit the corrections of a worse one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
 from typing import Any
 
-from preflight.plan import Calibration, RunPlan
+from conf.schema import TrackingBackend
+from preflight.calibration_memory import memory_factors
+from preflight.duration import (
+    checkpoint_seconds,
+    compile_seconds,
+    evaluation_seconds,
+    startup_seconds,
+)
+from preflight.evidence import Observation, Spread, factor_from
+from preflight.memory import CHECKPOINT_BYTES_PER_PARAM
+from preflight.params import count_params
+from preflight.plan import NO_CALIBRATION, Calibration, CardKind, Factor, ModelPlan, RunPlan, TrainerPlan
+from preflight.planfile import from_jsonable, to_jsonable
+from preflight.rates import watts_of
+from preflight.step_time import StepTimeEstimate, estimate_step_time
+from preflight.units import JOULES_PER_KWH
+
+MAX_RECORDS = 50  # the newest that match; older ones would count for little and cost time in every bill
+MIN_STEPS = 10  # of a run that did not finish: enough to have left the warm-up behind
+STEP_NOISE = 0.3  # of a single step's time, standard deviation of its logarithm
+CLOCK_SECONDS = 0.1  # what start-up and the like vary by on their own
+WHOLE_RUN_FRACTION = 0.8  # of the steps' time: less means that the wall time is of a resumed part
+# Standard deviations of the logarithm: formula on a new machine, between plans, between runs.
+STEP_SPREAD = Spread(machine=0.5, plan=0.2, run=0.04)
+SPREADS = {
+    "evaluation_seconds": Spread(machine=0.4, plan=0.2, run=0.08),
+    "checkpoint_seconds": Spread(machine=0.6, plan=0.3, run=0.25),
+    "startup_seconds": Spread(machine=0.5, plan=0.1, run=0.2),
+    "compile_seconds": Spread(machine=0.5, plan=0.3, run=0.3),
+    "watts": Spread(machine=0.2, plan=0.1, run=0.03),
+}
+MAX_LIKENESS = 0.7  # of two plans that are not the same: some of the formula's error is of a single shape
+# Plans are alike when their sizes are: distances of logarithms, in units of these.
+LIKENESS_SCALES = {"params": log(4), "tokens_per_pass": log(4), "sequence": log(4), "passes": log(8), "ranks": log(2)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One matching record: its plan on the card of the plan in question, and what it measured."""
+
+    plan: RunPlan
+    key: str
+    likeness: float
+    actual: Mapping[str, float | None]  # leaves without `actual/`
+    n_steps_done: int
 
 
 def calibrate(plan: RunPlan, records: Sequence[dict[str, Any]], ledger_sha256: str | None) -> Calibration:
     """Matches card or machine, torch version, precision, compile, family; never crosses cards."""
-    raise NotImplementedError
+    wanted = _signature(to_jsonable(plan))
+    matching = [record for record in records if _matches(record, wanted)][-MAX_RECORDS:]
+    runs = _runs(replace(plan, calibration=NO_CALIBRATION), matching)
+    if not runs:
+        return replace(NO_CALIBRATION, ledger_sha256=ledger_sha256)
+    elsewhere = "same machine" if plan.hw.card.kind is CardKind.cpu else "same card"
+    bare = replace(plan, calibration=NO_CALIBRATION)
+    factors = {"step_seconds": _step_factor(runs, elsewhere)}
+    factors |= memory_factors(bare, [(run.plan, run.key, run.likeness, run.actual) for run in runs], elsewhere)
+    factors |= {key: _ratio_factor(key, bare, runs, elsewhere) for key in SPREADS}
+    found = {key: factor for key, factor in factors.items() if factor is not None}
+    return Calibration(n_runs=len(runs), factors=found, ledger_sha256=ledger_sha256)
+
+
+def _signature(plan: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What must be equal. Builds of one torch release (+cpu, +cu130) count as one: the card tells them apart."""
+    card, hw, trainer = plan["hw"]["card"], plan["hw"], plan["trainer"]
+    machine = (card["label"], hw["n_cpu_cores"]) if card["kind"] == CardKind.cpu.name else (card["name"],)
+    torch = (plan["software"]["torch"] or "").partition("+")[0]
+    return (*machine, torch, trainer["precision"], trainer["compile"], plan["model"]["family"])
+
+
+def _matches(record: Mapping[str, Any], wanted: tuple[Any, ...]) -> bool:
+    """A measured run of the same kind; records of another shape (an older program's) do not match."""
+    try:
+        actual = record["actual"]
+        if not actual or _signature(record["plan"]) != wanted:
+            return False
+        n_steps_done = int(actual["actual/n_steps_done"])
+        return n_steps_done >= min(MIN_STEPS, record["plan"]["trainer"]["n_steps"]) and n_steps_done > 0
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def _runs(plan: RunPlan, records: Sequence[Mapping[str, Any]]) -> list[Run]:
+    """Plans are compared without their lengths and intervals; equal ones are worked out once."""
+    mine = _key(to_jsonable(plan))
+    plans: dict[str, RunPlan] = {}
+    runs = []
+    for record in records:
+        identity = json.dumps([record["plan"]["model"], record["plan"]["trainer"], _world(record["plan"])])
+        if identity not in plans:
+            plans[identity] = _plan_of(record["plan"], plan)
+        key = _key(record["plan"])
+        actual = {name.removeprefix("actual/"): value for name, value in record["actual"].items()}
+        runs.append(
+            Run(
+                plan=plans[identity],
+                key=key,
+                likeness=1.0 if key == mine else MAX_LIKENESS * _likeness(plans[identity], plan),
+                actual=actual,
+                n_steps_done=int(actual["n_steps_done"]),
+            )
+        )
+    return runs
+
+
+def _world(plan: Mapping[str, Any]) -> tuple[int, int, str]:
+    return plan["hw"]["n_nodes"], plan["hw"]["n_gpus_per_node"], plan["tracking"]["backend"]
+
+
+def _key(plan: Mapping[str, Any]) -> str:
+    """What makes a plan the same as far as one step goes."""
+    shape = {name: value for name, value in plan["model"].items() if name not in ("name", "tokenizer")}
+    names = ("micro_batch_size", "grad_accum_steps", "sequence_length", "activation_checkpointing", "grad_clip")
+    trainer = [plan["trainer"][name] for name in names]
+    return json.dumps([shape, trainer, _world(plan)[:2]], sort_keys=True)
+
+
+def _plan_of(stored: Mapping[str, Any], plan: RunPlan) -> RunPlan:
+    """The recorded plan on the card as it is known today; fields that it did not have yet are the plan's own."""
+    today = to_jsonable(plan)
+    n_nodes, n_gpus_per_node, tracking = _world(stored)
+    return replace(
+        plan,
+        model=from_jsonable(ModelPlan, today["model"] | stored["model"]),
+        trainer=from_jsonable(TrainerPlan, today["trainer"] | stored["trainer"]),
+        hw=replace(plan.hw, n_nodes=n_nodes, n_gpus_per_node=n_gpus_per_node),
+        tracking=replace(plan.tracking, backend=TrackingBackend[tracking]),
+    )
+
+
+def _likeness(one: RunPlan, other: RunPlan) -> float:
+    """A Gaussian of the distance between two plans' sizes: 1 when they are equal."""
+    a, b = _sizes(one), _sizes(other)
+    squares = sum((log(a[name] / b[name]) / scale) ** 2 for name, scale in LIKENESS_SCALES.items())
+    if one.trainer.activation_checkpointing is not other.trainer.activation_checkpointing:
+        squares += 1.0
+    return exp(-squares / 2)
+
+
+def _sizes(plan: RunPlan) -> dict[str, int]:
+    trainer = plan.trainer
+    return {
+        "params": count_params(plan.model, trainer.sequence_length).total,
+        "tokens_per_pass": trainer.micro_batch_size * trainer.sequence_length,
+        "sequence": trainer.sequence_length,
+        "passes": trainer.grad_accum_steps,
+        "ranks": plan.hw.world_size,
+    }
+
+
+def _step_factor(runs: Sequence[Run], elsewhere: str) -> Factor | None:
+    observations = []
+    for run in runs:
+        formula = estimate_step_time(run.plan).raw_seconds
+        measured = run.actual.get("step_seconds")
+        if formula and measured:
+            observations.append(_observation(run, measured / formula, STEP_NOISE**2 / run.n_steps_done))
+    return factor_from(observations, STEP_SPREAD, elsewhere)
+
+
+def _observation(run: Run, ratio: float, variance: float) -> Observation:
+    return Observation(group=run.key, likeness=run.likeness, log_ratio=log(ratio), variance=variance)
+
+
+def _ratio_factor(key: str, plan: RunPlan, runs: Sequence[Run], elsewhere: str) -> Factor | None:
+    """A wall-time term or the power: measured / formula; start-up, compilation and watts are given as absolutes."""
+    observations = []
+    for run in runs:
+        measured, formula = _measured(key, run), _formula(key, run.plan, run.actual.get("step_seconds"))
+        if measured and formula:
+            clock = (CLOCK_SECONDS / measured) ** 2 if key != "watts" else 0.0
+            observations.append(_observation(run, measured / formula, clock))
+    factor = factor_from(observations, SPREADS[key], elsewhere)
+    if factor is None or key in ("evaluation_seconds", "checkpoint_seconds"):
+        return factor
+    now = _formula(key, plan, None)
+    return None if not now else replace(factor, value=factor.value * now, low=factor.low * now, high=factor.high * now)
+
+
+def _measured(key: str, run: Run) -> float | None:
+    """None where the record does not say, or says it of a part of the run only."""
+    if key == "watts":
+        return _measured_watts(run)
+    names = {
+        "evaluation_seconds": "wall_evaluations_seconds",
+        "checkpoint_seconds": "wall_checkpoints_seconds",
+        "startup_seconds": "wall_startup_seconds",
+        "compile_seconds": "wall_compile_seconds",
+    }
+    if key in ("evaluation_seconds", "checkpoint_seconds") and not _is_whole(run):
+        return None
+    return run.actual.get(names[key])
+
+
+def _is_whole(run: Run) -> bool:
+    """Finished in one go: all steps done, and the time of all of them is there."""
+    step_seconds, steps_seconds = run.actual.get("step_seconds"), run.actual.get("wall_steps_seconds")
+    if run.n_steps_done < run.plan.trainer.n_steps or not step_seconds or not steps_seconds:
+        return False
+    return steps_seconds >= WHOLE_RUN_FRACTION * step_seconds * run.n_steps_done
+
+
+def _measured_watts(run: Run) -> float | None:
+    """Of one node before the building's share; only where cards counted joules (otherwise watts were assumed)."""
+    energy, wall = run.actual.get("energy_kwh"), run.actual.get("wall_seconds")
+    if not energy or not wall or not run.actual.get("energy_is_measured"):
+        return None
+    return energy * JOULES_PER_KWH / wall / run.plan.hw.electricity.pue / run.plan.hw.n_nodes
+
+
+def _formula(key: str, plan: RunPlan, step_seconds: float | None) -> float | None:
+    """What the bill says without calibration, but with the step time that was measured."""
+    if key == "startup_seconds":
+        return startup_seconds(plan)
+    if key == "compile_seconds":
+        return compile_seconds(plan)
+    if key == "checkpoint_seconds":
+        params = count_params(plan.model, plan.trainer.sequence_length).total
+        return checkpoint_seconds(plan, CHECKPOINT_BYTES_PER_PARAM * params)
+    if key == "watts":
+        watts, _ = watts_of(plan.hw)
+        return None if watts is None else watts / plan.hw.electricity.pue / plan.hw.n_nodes
+    step = estimate_step_time(plan)
+    return evaluation_seconds(plan, _at(step, step_seconds)) if step.seconds and step_seconds else None
+
+
+def _at(step: StepTimeEstimate, seconds: float) -> StepTimeEstimate:
+    """The same terms at another pace."""
+    total = sum(step.terms_seconds.values())
+    return replace(step, terms_seconds={name: term * seconds / total for name, term in step.terms_seconds.items()})

@@ -1,0 +1,152 @@
+"""What do earlier runs say about measured / formula, how sure is it, and how much does each of them count?
+
+The logarithm of the ratio is taken as a sum: what the formula gets wrong on this machine, plus what it gets wrong about
+this plan, plus the noise of one run. Runs of other plans tell of the first part, the more of the second the more alike
+they are; runs of the same plan tell of both, so one of them outweighs any number of others. Every mean is a
+precision-weighted one (inverse variances) that starts at the formula, with Student-t weights (Lange, Little and Taylor,
+1989) from the weighted median on, so that one disturbed run is passed over as soon as others disagree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, sqrt
+
+from preflight.plan import Factor
+
+P90_SIGMAS = 1.2816  # of a normal distribution: p10 and p90 lie that far from the middle
+T_DEGREES_OF_FREEDOM = 4.0
+N_REWEIGHTINGS = 12
+AGE_DECAY = 0.85  # each newer run of the same plan makes an older one count that much less: machines drift
+NOISE_PRIOR_RUNS = 4.0  # the noise assumed counts like that many runs
+MAX_NOISE = 4.0  # times the noise assumed
+DIFFERENCE_TO_SIGMA = 1.0 / (0.6745 * sqrt(2.0))  # median |difference| of two normal values -> standard deviation
+SAME_PLAN = "same plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Standard deviations of the logarithm: of the formula on a machine never seen, between plans, between runs."""
+
+    machine: float
+    plan: float
+    run: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One run. `likeness` is 1 for the plan in question and towards 0 the less it has in common with it."""
+
+    group: str  # runs of one plan share it
+    likeness: float
+    log_ratio: float
+    variance: float  # beyond `Spread.run`: short runs and clocks
+
+
+def factor_from(observations: Sequence[Observation], spread: Spread, elsewhere: str) -> Factor | None:
+    """The factor for a plan, from runs ordered oldest first; None without any. `elsewhere` names what others share."""
+    if not observations:
+        return None
+    groups: dict[str, list[Observation]] = {}
+    for observation in observations:
+        groups.setdefault(observation.group, []).append(observation)
+    run_variance = _run_variance(list(groups.values()), spread.run)
+    own = [group for group in groups.values() if group[0].likeness >= 1.0]
+    others = [group for group in groups.values() if group[0].likeness < 1.0]
+    mean, variance = _before_own_runs(others, spread, run_variance)
+    if own:
+        own_mean, own_variance = _group_mean(own[0], run_variance)
+        if len(own[0]) == 1:  # nobody confirms it: the further from what was to be expected, the less it counts
+            own_variance *= _inflation((own_mean - mean) ** 2 / (variance + own_variance))
+        mean, variance = _combined([mean, own_mean], [variance, own_variance])
+    sigma = sqrt(variance + run_variance)
+    return Factor(
+        value=exp(mean),
+        low=exp(mean - P90_SIGMAS * sigma),
+        high=exp(mean + P90_SIGMAS * sigma),
+        n_runs=len(own[0]) if own else len(observations),
+        scope=SAME_PLAN if own else elsewhere,
+    )
+
+
+def _before_own_runs(
+    others: Sequence[Sequence[Observation]], spread: Spread, run_variance: float
+) -> tuple[float, float]:
+    """What the machine's other runs let expect of this plan: their mean, and how far off a plan may be from it."""
+    groups = [_group_mean(group, run_variance) for group in others]
+    unlikeness = [1.0 - group[0].likeness for group in others]
+
+    def expected(plan_variance: float) -> tuple[float, float]:
+        variances = [variance + plan_variance * u for (_, variance), u in zip(groups, unlikeness, strict=True)]
+        return robust_mean([0.0, *(mean for mean, _ in groups)], [spread.machine**2, *variances], n_fixed=1)
+
+    mean, _ = expected(spread.plan**2)
+    plan_variance = _plan_variance(mean, groups, unlikeness, spread.plan**2)
+    mean, variance = expected(plan_variance)
+    return mean, variance + plan_variance * min(unlikeness, default=1.0)
+
+
+def _plan_variance(
+    mean: float, groups: Sequence[tuple[float, float]], unlikeness: Sequence[float], assumed: float
+) -> float:
+    """How far plans of this machine are from each other: what was seen, around what is assumed, outliers bounded."""
+    seen = [
+        min(MAX_NOISE**2, max(0.0, (value - mean) ** 2 - variance) / (assumed * u))
+        for (value, variance), u in zip(groups, unlikeness, strict=True)
+    ]
+    return assumed * (NOISE_PRIOR_RUNS + sum(seen)) / (NOISE_PRIOR_RUNS + max(0, len(seen) - 1))
+
+
+def _group_mean(group: Sequence[Observation], run_variance: float) -> tuple[float, float]:
+    """Runs of one plan, the newest counting most."""
+    n = len(group)
+    variances = [
+        (run_variance + observation.variance) / AGE_DECAY ** (n - 1 - i) for i, observation in enumerate(group)
+    ]
+    return robust_mean([observation.log_ratio for observation in group], variances)
+
+
+def robust_mean(values: Sequence[float], variances: Sequence[float], n_fixed: int = 0) -> tuple[float, float]:
+    """Mean and its variance; the first `n_fixed` values are priors, which are never taken for outliers."""
+    observed = list(zip(values[n_fixed:], variances[n_fixed:], strict=True))
+    if not observed:
+        return _combined(values, variances)
+    mean = _lower_median(observed)
+    shrunk = list(variances)
+    for _ in range(N_REWEIGHTINGS):
+        for i, (value, variance) in enumerate(observed, start=n_fixed):
+            shrunk[i] = variance * _inflation((value - mean) ** 2 / variance)
+        mean, _ = _combined(values, shrunk)
+    return _combined(values, shrunk)
+
+
+def _inflation(squared_sigmas: float) -> float:
+    """By how much the t distribution distrusts a value that many sigmas away; within one sigma it does not."""
+    return max(1.0, (T_DEGREES_OF_FREEDOM + squared_sigmas) / (T_DEGREES_OF_FREEDOM + 1.0))
+
+
+def _lower_median(observed: Sequence[tuple[float, float]]) -> float:
+    """By precision; of two equal halves the lower one, since disturbances make runs slower and larger, not better."""
+    half = sum(1.0 / variance for _, variance in observed) / 2
+    weight = 0.0
+    for value, variance in sorted(observed):
+        weight += 1.0 / variance
+        if weight >= half * (1.0 - 0.1):
+            return value
+    return max(value for value, _ in observed)
+
+
+def _combined(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
+    precision = sum(1.0 / variance for variance in variances)
+    return sum(value / variance for value, variance in zip(values, variances, strict=True)) / precision, 1.0 / precision
+
+
+def _run_variance(groups: Sequence[Sequence[Observation]], assumed: float) -> float:
+    """The noise between runs of one plan, around what is assumed; differences of neighbours do not see a drift."""
+    steps = sorted(abs(later.log_ratio - earlier.log_ratio) for group in groups for earlier, later in pairwise(group))
+    if not steps:
+        return assumed**2
+    seen = min(MAX_NOISE * assumed, steps[len(steps) // 2] * DIFFERENCE_TO_SIGMA)
+    return (NOISE_PRIOR_RUNS * assumed**2 + len(steps) * seen**2) / (NOISE_PRIOR_RUNS + len(steps))
