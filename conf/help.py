@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from conf import names
 from conf.register import options
 
 # Path -> what it does, in the order in which people meet them. What each takes and its default come from the schema.
 COMMON = {
     "trainer.micro_batch_size": "sequences per GPU per pass",
-    "trainer.tokens_per_step": "global batch in tokens; accumulation is derived from it",
+    "trainer.tokens_per_step": "global batch, in tokens; accumulation follows",
     "trainer.sequence_length": "tokens per sequence",
-    "trainer.n_steps": "length of the run (or total_tokens)",
+    "trainer.n_steps": "length of the run, or total_tokens",
     "trainer.total_tokens": "length of the run in tokens",
     "trainer.precision": "",
     "trainer.compile": "torch.compile",
-    "trainer.activation_checkpointing": "recompute instead of keeping activations",
+    "trainer.activation_checkpointing": "recompute activations",
     "trainer.learning_rate": "",
     "hw.price_usd_per_hour": "your own price of one machine",
-    "data.path": "your text (data=text) or token files (data=bin)",
+    "data.path": "with data=text or data=bin",
     "budget.max_hours": "",
     "budget.max_cost_usd": "",
     "budget.max_memory_fraction": "of the card's memory",
-    "lowering.policy": "what happens when the plan is over a budget",
-    "lowering.keep": "never lower these: batch, precision, model",
+    "lowering.policy": "over a budget",
+    "lowering.keep": "never lower these (batch, precision, model)",
     "lowering.allow_model": "a smaller model may be chosen",
     "tracking.notes": "a word on this run",
     "dry_run": "the bill only",
@@ -33,6 +35,8 @@ COMMON = {
     "plan": "a plan.json to replay",
     "seed": "",
 }
+
+WIDTH = 100  # columns
 
 HEAD = """\
 preflight: the bill of a training run first, then the run.
@@ -51,17 +55,22 @@ Choices (GROUP=NAME)
 TAIL = """
 Every option: --cfg job prints the whole configuration; conf/schema.py explains it.
 Flags: -h --help, -m --multirun (a,b are several values), --cfg job.
-Exit: 0 done or go, 2 configuration or data, 3 over budget, 4 wrong machine, 5 training failed, 6 stopped at the budget,
-130/143 interrupted (checkpoint saved).
+Exit codes: 0 done or go, 2 configuration or data, 3 over budget, 4 wrong machine, 5 training failed,
+6 stopped at the budget, 130/143 interrupted; a checkpoint is saved in both.
 """
 
 
 def help_page() -> str:
     """At most a screen and a half."""
-    groups = [f"  {group}={', '.join(options(group))}" for group in ("model", "data", "tracking", "experiment")]
+    groups = [_group(group) for group in ("model", "data", "tracking", "experiment")]
     groups.insert(1, "  hw=4x4090 (cards), 2x8xh100 (nodes x cards), auto (this machine: the default), cpu, 2xcpu")
     values = [_line(path, what) for path, what in COMMON.items()]
     return HEAD + "\n".join(groups) + "\n\nOptions\n" + "\n".join(values) + "\n" + TAIL
+
+
+def _group(group: str) -> str:
+    indent = " " * (len(group) + 3)
+    return fill(f"  {group}={', '.join(options(group))}", width=WIDTH, subsequent_indent=indent)
 
 
 def _line(path: str, what: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
@@ -22,6 +22,7 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from conf import schema
@@ -65,16 +66,25 @@ def search_path() -> ConfigSearchPath:
     return path
 
 
+@cache
 def options(group: str) -> list[str]:
     """The choices of a group that can be listed."""
-    names = [name for name in register().get_group_options(group) if name != SCHEMA_NAME]
+    names = [name for name in register().repository.get_group_options(group) if name != SCHEMA_NAME]
     return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+
+
+class _Repository(CachingConfigRepository):
+    """Hydra's copies the sources with every schema in them, in case a search path is added; none is here."""
+
+    def __init__(self, delegate: IConfigRepository) -> None:
+        self.delegate = delegate
+        self.cache: dict[str, ConfigResult | None] = {}
 
 
 def merge(overrides: list[Override]) -> DictConfig:
     """Hydra's composition of config.yaml and these overrides, in struct mode."""
     loader = register()
-    repository = CachingConfigRepository(loader.repository)
+    repository = _Repository(loader.repository)
     defaults = create_defaults_list(
         repo=repository,
         config_name=CONFIG_NAME,

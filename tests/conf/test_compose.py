@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import pytest
+from omegaconf import OmegaConf
+
+from conf.compose import compose
+from conf.schema import Config, DataKind, Family, PrecisionChoice, TrackingBackend
+from preflight.errors import ConfigError
+
+
+def config_of(*overrides: str) -> Config:
+    config = compose(overrides).config
+    assert config is not None
+    return config
+
+
+def test_compose_gives_plain_objects_without_overrides():
+    config = config_of()
+    assert (config.model.name, config.model.family) == ("tiny", Family.gpt2)
+    assert (config.hw.card, config.data.kind, config.tracking.backend) == ("auto", DataKind.auto, TrackingBackend.wandb)
+    assert config.budget.max_hours == 24
+
+
+def test_compose_reads_groups_and_values():
+    config = config_of("model=gpt2_124m", "hw=2x8xh100", "trainer.precision=bf16", "tracking=none", "dry_run=true")
+    assert (config.model.n_layer, config.model.vocab_size) == (12, 50304)
+    assert (config.hw.card, config.hw.n_nodes, config.hw.n_gpus_per_node) == ("h100", 2, 8)
+    assert config.trainer.precision is PrecisionChoice.bf16
+    assert config.tracking.backend is TrackingBackend.none
+    assert config.dry_run is True
+
+
+def test_compose_takes_whole_floats_as_counts():
+    assert config_of("trainer.total_tokens=1e9").trainer.total_tokens == 10**9
+
+
+def test_compose_reads_a_card_that_is_a_number_as_a_name():
+    assert config_of("hw=4090").hw.card == "4090"
+
+
+def test_compose_lets_an_override_win_over_an_experiment():
+    config = config_of("experiment=nanogpt_600k", "hw=1x4090", "trainer.n_steps=10")
+    assert (config.hw.card, config.trainer.n_steps, config.budget.max_hours) == ("4090", 10, 120)
+
+
+def test_compose_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    compose(["model=gpt2_124m", "hw=4x4090"])
+    compose(["-m", "seed=1,2"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compose_spreads_a_grid_with_the_last_value_fastest():
+    request = compose(["-m", "model=gpt2_124m,gpt2_350m", "hw=1x4090,8xh100", "dry_run=true"])
+    assert request.config is None
+    assert [row.varying for row in request.grid] == [
+        ("model=gpt2_124m", "hw=1x4090"),
+        ("model=gpt2_124m", "hw=8xh100"),
+        ("model=gpt2_350m", "hw=1x4090"),
+        ("model=gpt2_350m", "hw=8xh100"),
+    ]
+    assert all(row.config.dry_run for row in request.grid)
+    assert request.grid[3].config.hw.n_gpus_per_node == 8
+
+
+def test_compose_makes_a_grid_of_one_row_when_nothing_varies():
+    (row,) = compose(["-m", "hw=4x4090"]).grid
+    assert row.varying == ()
+
+
+@pytest.mark.parametrize(
+    ("override", "n_rows"),
+    [("seed=range(1,4)", 3), ("model=glob(gpt2_*)", 5), ("hw=3090,4090", 2), ("model=choice(tiny,gpt2_10m)", 2)],
+)
+def test_compose_spreads_ranges_globs_and_choices(override, n_rows):
+    assert len(compose([override, "--multirun"]).grid) == n_rows
+
+
+def test_compose_tells_every_fault_of_a_grid():
+    with pytest.raises(ConfigError) as caught:
+        compose(["-m", "model=tiny,huge", "trainer.n_steps=5,x"])
+    assert [(problem.path, problem.value) for problem in caught.value.problems] == [
+        ("model", "huge"),
+        ("trainer.n_steps", "x"),
+    ]
+
+
+def test_compose_prints_the_configuration_that_it_would_return():
+    text = compose(["--cfg", "job", "model=gpt2_124m"]).text
+    assert text is not None
+    assert OmegaConf.to_object(OmegaConf.merge(Config, OmegaConf.create(text))) == config_of("model=gpt2_124m")
+
+
+def test_compose_prints_help_whatever_else_is_wrong():
+    text = compose(["--help", "nonsense=1"]).text
+    assert text is not None
+    assert "hw=4x4090" in text
+
+
+def test_compose_ignores_the_flag_of_old_launchers_and_says_so():
+    request = compose(["--local-rank=0", "model=tiny"])
+    assert request.overrides == ("model=tiny",)
+    assert "--local-rank=0" in request.notes[0]
+
+
+def test_compose_refuses_other_kinds_of_cfg():
+    with pytest.raises(ConfigError, match="--cfg job"):
+        compose(["--cfg", "hydra"])
+
+
+def test_compose_explains_an_interpolation_that_leads_nowhere():
+    assert config_of("name=${model.name}").name == "tiny"
+    with pytest.raises(ConfigError, match=r"foo\.bar"):
+        compose(["name=${foo.bar}"])
+
+
+def test_compose_does_not_share_state_between_calls():
+    first = config_of("model=gpt2_124m", "hw=4x4090")
+    assert config_of() == replace(config_of())
+    assert config_of("model=gpt2_124m", "hw=4x4090") == first

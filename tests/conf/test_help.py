@@ -1,0 +1,31 @@
+from conf.help import COMMON, help_page
+from conf.names import all_options, hint_of
+from conf.register import options
+
+
+def test_help_lists_the_options_people_use_and_no_others():
+    page = help_page()
+    assert set(COMMON) <= set(all_options())
+    assert 20 <= len(COMMON) <= 30
+    assert all(f"  {path} " in page for path in COMMON)
+
+
+def test_help_names_every_model_and_experiment():
+    page = help_page()
+    assert all(name in page for name in [*options("model"), *options("experiment")])
+
+
+def test_help_fits_a_terminal_of_100_columns():
+    lines = help_page().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 60
+
+
+def test_help_starts_with_commands_to_copy():
+    assert "  python launch.py  " in "\n".join(help_page().splitlines()[:4])
+
+
+def test_hint_of_is_none_for_unknown_paths():
+    assert hint_of("trainer.n_steps") is not None
+    assert hint_of("trainer.n_step") is None
+    assert hint_of("trainer.n_steps.x") is None
