@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from preflight import rundir
@@ -24,11 +25,15 @@ def record(bill: Bill, actual: Actual | None, run_dir: Path | None, exit_code: i
 
 
 def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int:
-    """Record and show what happened; `outcome` stands in when the trainer ended before it could measure."""
+    """Record and show what happened."""
     actual = rundir.read_actual(run_dir)
-    if actual is None:
+    if actual is None:  # the trainer ended before it could measure
         actual = rundir.unmeasured(bill.plan, run_dir, outcome.exit_code, outcome.reason, outcome.failed_rank)
-        rundir.write_actual(run_dir, actual)
+    elif outcome.failed_rank is not None:  # rank 0 wrote down that its neighbour was gone; the cause is known here
+        actual = replace(
+            actual, exit_code=outcome.exit_code, exit_reason=outcome.reason, failed_rank=outcome.failed_rank
+        )
+    rundir.write_actual(run_dir, actual)
     record(bill, actual, run_dir, actual.exit_code, actual.exit_reason)
     comparison = actual_text(bill.estimate, actual)
     with (run_dir / rundir.REPORT).open("a") as file:

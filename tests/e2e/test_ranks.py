@@ -1,0 +1,102 @@
+"""Several ranks: launch.py starts torchrun, or torchrun starts launch.py; the training is the same."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import ROOT, Desk
+
+Overrides = Callable[..., tuple[str, ...]]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+
+
+def curve(run_dir: Path) -> list[float]:
+    rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def test_torchrun_and_launch_and_one_rank_train_alike(desk: Desk, small: Overrides) -> None:
+    overrides = small("trainer.log_interval=1", "trainer.precision=fp32")
+    assert desk.launch(*overrides).code == 0
+    started_by_launch = desk.launch(*overrides, "hw=2xcpu")
+    assert started_by_launch.code == 0, started_by_launch.err
+    under_torchrun = desk.run(*TORCHRUN, *desk.arguments(*overrides))
+    assert under_torchrun.code == 0, under_torchrun.err
+    one, two, three = (curve(run_dir) for run_dir in desk.run_dirs())
+    assert two == three
+    assert one == pytest.approx(two, abs=2e-4)  # sums in another order
+    assert under_torchrun.out.count("estimated") == started_by_launch.out.count("estimated")
+    worlds = [line["plan"]["hw"]["n_gpus_per_node"] for line in desk.ledger()]
+    assert worlds == [1, 2, 2]
+
+
+def test_configuration_error_under_torchrun_ends_all_ranks(desk: Desk) -> None:
+    done = desk.run(*TORCHRUN, *desk.arguments("modle=tiny"), timeout=60)
+    assert done.code != 0
+    assert done.err.count("modle=tiny:") == 1
+    assert not desk.runs.exists()
+
+
+def test_dry_run_under_torchrun_prints_one_bill(desk: Desk) -> None:
+    done = desk.run(*TORCHRUN, *desk.arguments("dry_run=true", "report=json"), timeout=60)
+    assert done.code == 0, done.err
+    assert done.document["plan"]["hw"]["world_size"] == 2
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    return [
+        child for child in process.children(recursive=True)
+        if "trainers.worker" in child.cmdline() and "trainers.backends.agent" not in child.cmdline()
+    ]  # fmt: skip
+
+
+def wait_for_steps(desk: Desk, process: psutil.Process, n_lines: int = 2) -> None:
+    for _ in range(600):
+        if any(len(path.read_text().splitlines()) >= n_lines for path in desk.runs.glob("*/metrics.jsonl")):
+            return
+        assert process.is_running()
+        psutil.wait_procs([process], timeout=0.1)
+    raise AssertionError("no step within a minute")
+
+
+def test_killed_rank_ends_the_job_and_is_named(desk: Desk, small: Overrides) -> None:
+    process = desk.start(*desk.arguments(*small("hw=2xcpu", "trainer.log_interval=1", n_steps=100_000)))
+    launcher = psutil.Process(process.pid)
+    wait_for_steps(desk, launcher)
+    ranks = {child.environ()["RANK"]: child for child in workers_of(launcher)}
+    everyone = launcher.children(recursive=True)
+    ranks["1"].kill()
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 5, err
+    assert "rank 1 was killed by SIGKILL" in out.splitlines()[-1]
+    _, alive = psutil.wait_procs(everyone, timeout=5)
+    assert not alive
+    actual = json.loads((desk.run_dirs()[0] / "actual.json").read_text())["actual"]
+    assert actual["failed_rank"] == 1
+    assert desk.ledger()[0]["exit_code"] == 5
+
+
+def test_killed_launcher_takes_its_ranks_along(desk: Desk, small: Overrides) -> None:
+    process = desk.start(*desk.arguments(*small("hw=2xcpu", "trainer.log_interval=1", n_steps=100_000)))
+    launcher = psutil.Process(process.pid)
+    wait_for_steps(desk, launcher)
+    everyone = launcher.children(recursive=True)
+    process.kill()
+    process.communicate(timeout=30)
+    _, alive = psutil.wait_procs(everyone, timeout=10)
+    assert not alive
+    assert next(desk.run_dirs()[0].glob("checkpoints/step_*.pt"))
+
+
+def test_no_fixed_port_is_used() -> None:
+    from trainers.backends import local
+
+    source = Path(local.__file__).read_text()
+    assert "--standalone" in source
+    assert "29500" not in source
+    assert sys.executable
+    assert ROOT.is_dir()
