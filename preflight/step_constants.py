@@ -1,7 +1,7 @@
 """Which constants turn FLOPs and bytes into seconds? One set per kind of card, each constant with its evidence.
 
 Four of the CUDA set are fitted to public training runs (`FITTED`; scripts/accuracy_throughput.py refits them without
-the source that it judges); the others are other people's measurements or arithmetic. None belongs to one card or trainer.
+the source that it judges); the others are published measurements or arithmetic. None belongs to one card or trainer.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ def pass_terms_seconds(
     }
     card = sum(terms.values())
     host = _host_seconds(plan, constants, recomputed_fraction)
-    terms["launch_floor"] = (card**HOST_OVERLAP_POWER + host**HOST_OVERLAP_POWER) ** (1 / HOST_OVERLAP_POWER) - card
+    both = (card**HOST_OVERLAP_POWER + host**HOST_OVERLAP_POWER) ** (1 / HOST_OVERLAP_POWER)
+    terms["launch_floor"] = max(0.0, both - card)  # rounding
     return terms
 
 

@@ -1,0 +1,250 @@
+"""Which plan does a row of a table of public training runs describe, and how long did its step really take?
+
+A row that lacks what the sums need, or whose run the plan cannot describe, is skipped with the reason. What is taken
+where a field is empty is a framework's documented default: 4 x width for the MLP, GPT-2's vocabulary, eager code,
+AdamW, one key/value head per head unless the stated parameter count says fewer.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conf.schema import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
+from preflight import catalog
+from preflight.implementation import Implementation
+from preflight.params import count_params
+from preflight.plan import (
+    BudgetPlan,
+    Card,
+    Checkpointing,
+    DataPlan,
+    Electricity,
+    HwPlan,
+    LauncherPlan,
+    LoweringPlan,
+    ModelPlan,
+    Offer,
+    Precision,
+    RunPlan,
+    Software,
+    TrackingPlan,
+    TrainerPlan,
+)
+
+GPT2_VOCAB_SIZE = 50257
+SELECTIVE_RECOMPUTED_FRACTION = 0.15  # of the forward pass: attention or a few operators (arXiv:2205.05198)
+FUSED_SOFTMAX_SCORE_BYTES = 16.0  # 2-byte scores: read and written forward, read twice and written backward, dropout
+EAGER_SCORE_BYTES = 60.0  # scale, mask, softmax, dropout one by one, some of them in fp32
+# Optimizers whose own arithmetic is a large part of the step; AdamW's traffic does not stand for them.
+OTHER_OPTIMIZERS = ("SOAP", "Shampoo", "Muon not distributed")
+PRECISIONS = (("bf16", Precision.bf16), ("fp16", Precision.fp16), ("fp32", Precision.fp32), ("tf32", Precision.tf32))
+SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+class Skip(Exception):  # noqa: N818 - a row that is left out is no error
+    """Why a row is not judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One usable row."""
+
+    id: str
+    source: str  # one code base
+    group: str  # runs that one calibration run speaks for: code, card, length, checkpointing
+    plan: RunPlan
+    code: Implementation
+    seconds: float  # measured, one optimizer step
+    n_params: float  # as the row states them, else counted
+    is_nanogpt_like: bool  # compiled or hand-fused, one replica a card, below 2B
+
+
+def read_rows(path: Path) -> tuple[list[MeasuredStep], dict[str, int]]:
+    """The usable rows, and how many were skipped for which reason."""
+    steps: list[MeasuredStep] = []
+    skipped: dict[str, int] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                steps.append(measured_step(row))
+            except Skip as reason:
+                skipped[str(reason)] = skipped.get(str(reason), 0) + 1
+    return steps, skipped
+
+
+def measured_step(row: Mapping[str, str]) -> MeasuredStep:
+    """Raises Skip."""
+    _refuse_what_no_plan_describes(row)
+    model = _model(row)
+    card = _card(row["gpu"])
+    trainer, n_gpus = _trainer(row)
+    n_nodes = int(_number(row["n_nodes"]) or 1)
+    code = _implementation(row)
+    plan = _plan(model, card, n_nodes, n_gpus // n_nodes, trainer)
+    n_params = _number(row["params"]) or float(count_params(model, trainer.sequence_length).total)
+    source = source_of(row)
+    return MeasuredStep(
+        id=row["id"],
+        source=source,
+        group=f"{source} | {card.name} | {trainer.sequence_length} | {row['activation_ckpt']}",
+        plan=plan,
+        code=code,
+        seconds=_seconds(row, trainer.tokens_per_step),
+        n_params=n_params,
+        is_nanogpt_like=trainer.compile and not code.sharded and n_params < 2e9,
+    )
+
+
+def source_of(row: Mapping[str, str]) -> str:
+    """The code base: owner/name of a GitHub address, otherwise the first words of the source."""
+    found = re.search(r"github\.com/([\w.-]+/[\w.-]+)", row["source"])
+    return found.group(1) if found else row["source"].split(" (")[0][:60]
+
+
+def _refuse_what_no_plan_describes(row: Mapping[str, str]) -> None:
+    note, precision = row["note"], row["precision"]
+    if "NON-VANILLA" in note or "NOT GPT" in note or row["model"].startswith(("BERT", "Transformer-XL")):
+        raise Skip("another architecture")
+    if "fp8" in precision:
+        raise Skip("fp8 is not modelled")
+    for name in OTHER_OPTIMIZERS:
+        if name in note:
+            raise Skip(f"optimizer with arithmetic of its own: {name}")
+    if "offload" in row["parallel"] or "CP" in row["parallel"]:
+        raise Skip("offload and context parallelism are not modelled")
+
+
+def _number(text: str) -> float | None:
+    """`124M`, `8.03B`, `1315950592`; None: empty or not a number."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([KMBT]?)\s*", text)
+    return float(found.group(1)) * SUFFIXES.get(found.group(2), 1.0) if found else None
+
+
+def _needed(row: Mapping[str, str], *names: str) -> list[int]:
+    values = [_number(row[name]) for name in names]
+    missing = [name for name, value in zip(names, values, strict=True) if not value]
+    if missing:
+        raise Skip(f"not stated: {missing[0]}")
+    return [int(value or 0) for value in values]
+
+
+def _card(name: str) -> Card:
+    try:
+        return catalog.find_card(re.sub(r"\(.*\)", "", name))
+    except KeyError as error:
+        raise Skip(f"card not in the catalog: {name}") from error
+
+
+def _model(row: Mapping[str, str]) -> ModelPlan:
+    n_layer, n_embd = _needed(row, "n_layer", "d_model")
+    d_ff = int(_number(row["d_ff"]) or 4 * n_embd)
+    is_llama = "llama" in row["model"].lower() or d_ff != 4 * n_embd
+    n_head = int(_number(row["n_head"]) or max(1, n_embd // 64))
+    model = ModelPlan(
+        name=row["model"],
+        family=Family.llama if is_llama else Family.gpt2,
+        n_layer=n_layer,
+        n_head=n_head,
+        n_kv_head=n_head,
+        n_embd=n_embd,
+        d_ff=d_ff,
+        vocab_size=int(_number(row["vocab"]) or GPT2_VOCAB_SIZE),
+        tokenizer=Tokenizer.other,
+        tied_head=not is_llama,
+        bias=False,
+        dropout=0.0,
+    )
+    stated = _number(row["params"])
+    return _with_fewer_kv_heads(model, stated) if is_llama and stated else model
+
+
+def _with_fewer_kv_heads(model: ModelPlan, stated_params: float) -> ModelPlan:
+    """The number of key/value heads that comes nearest to the stated parameter count."""
+    candidates = [replace(model, n_kv_head=n) for n in range(1, model.n_head + 1) if model.n_head % n == 0]
+    return min(reversed(candidates), key=lambda one: abs(count_params(one, 0).total - stated_params))
+
+
+def _trainer(row: Mapping[str, str]) -> tuple[TrainerPlan, int]:
+    sequence_length, micro_batch_size, n_gpus = _needed(row, "seq_len", "micro_batch", "n_gpus")
+    pass_tokens = sequence_length * micro_batch_size * n_gpus
+    grad_accum_steps = max(1, round((_number(row["global_batch_tokens"]) or pass_tokens) / pass_tokens))
+    precision = next((kind for word, kind in PRECISIONS if word in row["precision"]), None)
+    if precision is None:
+        raise Skip("not stated: precision")
+    trainer = TrainerPlan(
+        micro_batch_size=micro_batch_size,
+        grad_accum_steps=grad_accum_steps,
+        tokens_per_step=pass_tokens * grad_accum_steps,
+        sequence_length=sequence_length,
+        n_steps=1000,
+        precision=precision,
+        compile=row["compile"] not in ("no", ""),
+        activation_checkpointing=Checkpointing.full if row["activation_ckpt"] == "full" else Checkpointing.none,
+        learning_rate=6e-4,
+        min_learning_rate=6e-5,
+        n_warmup_steps=10,
+        weight_decay=0.1,
+        beta1=0.9,
+        beta2=0.95,
+        grad_clip=1.0,
+        eval_interval=0,
+        n_eval_sequences=1,
+        checkpoint_interval=1000,
+        keep_checkpoints=1,
+        log_interval=10,
+    )
+    return trainer, n_gpus
+
+
+def _implementation(row: Mapping[str, str]) -> Implementation:
+    attention = row["attention"]
+    is_unfused = any(words in attention for words in ("no flash", "eager", "from scratch"))
+    score_bytes = FUSED_SOFTMAX_SCORE_BYTES if "fused softmax" in attention else EAGER_SCORE_BYTES
+    return Implementation(
+        fused_attention=not is_unfused,
+        score_bytes=score_bytes if is_unfused else 0.0,
+        sharded="FSDP" in row["parallel"] or "ZeRO-3" in row["parallel"],
+        overlapped=row["parallel"].split(" ")[0] != "DP",  # Megatron's own data parallelism reduces after the backward
+        has_optimizer="NO optimizer" not in row["note"],
+        recomputed_fraction=SELECTIVE_RECOMPUTED_FRACTION if row["activation_ckpt"].startswith("selective") else None,
+    )
+
+
+def _seconds(row: Mapping[str, str], tokens_per_step: int) -> float:
+    tokens_per_second = _number(row["tokens_per_s_total"])
+    if tokens_per_second:
+        return tokens_per_step / tokens_per_second
+    milliseconds = _number(row["step_ms"])
+    if milliseconds and _number(row["global_batch_tokens"]):
+        return milliseconds / 1e3
+    raise Skip("no speed stated for a step of known size")
+
+
+def _plan(model: ModelPlan, card: Card, n_nodes: int, n_gpus_per_node: int, trainer: TrainerPlan) -> RunPlan:
+    offer = Offer(provider="", instance="", usd_per_hour=None, as_of="", source="", owned=False)
+    place = Electricity(country="", usd_per_kwh=None, g_co2_per_kwh=None, pue=1.0, source="", as_of="")
+    data = DataPlan(
+        kind=DataKind.bin, name="", source_path=None, dir="", val_fraction=0.1, prepared=True,
+        n_train_tokens=None, n_val_tokens=None, dtype=None,
+    )  # fmt: skip
+    hw = HwPlan(
+        card=card, n_nodes=n_nodes, n_gpus_per_node=n_gpus_per_node, declared="", detected=False,
+        host_memory_bytes=None, n_cpu_cores=None, disk_bytes_per_second=None, offer=offer, alternative=None,
+        electricity=place, host_watts=None, watts=None,
+    )  # fmt: skip
+    return RunPlan(
+        name=model.name, created_at="", command="", seed=0, model=model, data=data, hw=hw, trainer=trainer,
+        budget=BudgetPlan(
+            max_hours=None, max_cost_usd=None, max_energy_kwh=None, max_memory_fraction=0.95, judge_on=JudgeOn.mid
+        ),
+        lowering=LoweringPlan(policy=PolicyChoice.off, keep=(), allow_model=False, smaller_models=()),
+        launcher=LauncherPlan(grace_seconds=60.0, rendezvous_timeout_seconds=60.0),
+        tracking=TrackingPlan(
+            backend=TrackingBackend.none, mode=TrackingMode.offline, project="", entity=None, notes="", tags=()
+        ),
+        software=Software(python="", torch=None, preflight=""), runs_dir="",
+    )  # fmt: skip

@@ -1,0 +1,194 @@
+"""How far off is the step-time formula on public training runs it was not made for?
+
+    python scripts/bench_accuracy_throughput.py FILE.csv [--leave-one-source-out] [--calibrated] [--json]
+
+--leave-one-source-out  every source is judged with constants that were fitted without it: the number to quote
+--calibrated            one run of the same code, card, length and checkpointing scales the formula; the others are
+                        judged, each with every other run of its group in turn
+
+The habit to beat is printed beside it: 6 x parameters x tokens / (cards x peak x 40 %).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from preflight.plan import Precision
+from preflight.step_time import HIGH_FACTOR, LOW_FACTOR, all_ranks_peak_flops_per_second
+from scripts.accuracy_fit import estimated_seconds, fit
+from scripts.accuracy_throughput import MeasuredStep, read_rows
+
+HABIT_MFU = 0.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One estimate held against one measurement."""
+
+    step: MeasuredStep
+    estimated_seconds: float
+    weight: float = 1.0
+
+    @property
+    def error(self) -> float:
+        """Estimated / measured - 1."""
+        return self.estimated_seconds / self.step.seconds - 1
+
+    @property
+    def is_covered(self) -> bool:
+        """The measurement lies within the uncalibrated band."""
+        return LOW_FACTOR <= self.step.seconds / self.estimated_seconds <= HIGH_FACTOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors as fractions of the measured value."""
+
+    n_used: int
+    median_absolute_error: float
+    p90_absolute_error: float
+    median_signed_error: float
+    coverage: float
+    habit_median_absolute_error: float
+    habit_p90_absolute_error: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables, or one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--leave-one-source-out", action="store_true")
+    parser.add_argument("--calibrated", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    steps, skipped = read_rows(options.file)
+    judged = judge(steps, leave_one_source_out=options.leave_one_source_out, calibrated=options.calibrated)
+    document: dict[str, Any] = {
+        "overall": asdict(score(judged)),
+        "subsets": {name: asdict(score(part)) for name, part in subsets(judged).items() if part},
+        "by_source": {name: asdict(score(part)) for name, part in by_source(judged).items()},
+        "skipped": skipped,
+    }
+    document["overall"]["n_skipped"] = sum(skipped.values())
+    print(json.dumps(document, indent=1) if options.json else as_text(document))
+    return 0
+
+
+def judge(steps: Sequence[MeasuredStep], *, leave_one_source_out: bool, calibrated: bool) -> list[Judged]:
+    """Every usable row with its estimate."""
+    estimates = _without_their_source(steps) if leave_one_source_out else [estimated_seconds(step) for step in steps]
+    judged = [Judged(step=step, estimated_seconds=seconds) for step, seconds in zip(steps, estimates, strict=True)]
+    return _calibrated(judged) if calibrated else judged
+
+
+def _without_their_source(steps: Sequence[MeasuredStep]) -> list[float]:
+    constants = {
+        source: fit([step for step in steps if step.source != source and is_half(step)])
+        for source in {step.source for step in steps}
+    }
+    return [estimated_seconds(step, constants[step.source]) for step in steps]
+
+
+def _calibrated(judged: Sequence[Judged]) -> list[Judged]:
+    groups: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        groups[one.step.group].append(one)
+    return [
+        Judged(
+            step=one.step,
+            estimated_seconds=one.estimated_seconds * other.step.seconds / other.estimated_seconds,
+            weight=1 / (len(group) - 1),
+        )
+        for group in groups.values()
+        for one in group
+        for other in group
+        if other is not one
+    ]
+
+
+def is_half(step: MeasuredStep) -> bool:
+    """What people train with."""
+    return step.plan.trainer.precision in (Precision.bf16, Precision.fp16)
+
+
+def subsets(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
+    """The kinds of rows that are quoted."""
+    return {
+        "bf16 and fp16": [one for one in judged if is_half(one.step)],
+        "compiled, nanoGPT-like": [one for one in judged if is_half(one.step) and one.step.is_nanogpt_like],
+    }
+
+
+def by_source(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
+    """One code base each."""
+    sources: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        sources[one.step.source].append(one)
+    return dict(sorted(sources.items(), key=lambda item: -len(item[1])))
+
+
+def score(judged: Sequence[Judged]) -> Score:
+    """Errors over the rows, each row weighing the same."""
+    habit = [(habit_seconds(one.step) / one.step.seconds - 1, one.weight) for one in judged]
+    errors = [(one.error, one.weight) for one in judged]
+    weight = sum(one.weight for one in judged)
+    return Score(
+        n_used=len({one.step.id for one in judged}),
+        median_absolute_error=quantile(((abs(error), w) for error, w in errors), 0.5),
+        p90_absolute_error=quantile(((abs(error), w) for error, w in errors), 0.9),
+        median_signed_error=quantile(errors, 0.5),
+        coverage=sum(one.weight for one in judged if one.is_covered) / weight,
+        habit_median_absolute_error=quantile(((abs(error), w) for error, w in habit), 0.5),
+        habit_p90_absolute_error=quantile(((abs(error), w) for error, w in habit), 0.9),
+    )
+
+
+def habit_seconds(step: MeasuredStep) -> float:
+    """6ND at 40 % of the listed peak."""
+    peak = all_ranks_peak_flops_per_second(step.plan)
+    assert peak is not None  # rows have cards of the catalog with known rates
+    return 6 * step.n_params * step.plan.trainer.tokens_per_step / (HABIT_MFU * peak)
+
+
+def quantile(weighted: Iterable[tuple[float, float]], fraction: float) -> float:
+    """The smallest value with at least `fraction` of the weight at or below it."""
+    ranked = sorted(weighted)
+    target = fraction * sum(weight for _, weight in ranked)
+    below = 0.0
+    for value, weight in ranked:
+        below += weight
+        if below >= target - 1e-9:
+            return value
+    raise ValueError("no rows to judge")
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """A line a source."""
+    head = f"{'':44} {'rows':>5} {'median':>7} {'p90':>7} {'signed':>7} {'cover':>6}   6ND/40 %: median, p90"
+    lines = [head, _line("all", document["overall"])]
+    lines += [_line(name, values) for name, values in document["subsets"].items()]
+    lines += ["", *(_line(name, values) for name, values in document["by_source"].items())]
+    skipped = sorted(document["skipped"].items(), key=lambda item: -float(item[1]))
+    lines += ["", f"skipped {document['overall']['n_skipped']} rows:"]
+    return "\n".join(lines + [f"  {n:>4}  {reason}" for reason, n in skipped])
+
+
+def _line(name: str, values: dict[str, float]) -> str:
+    return (
+        f"{name[:44]:44} {values['n_used']:5} {values['median_absolute_error']:7.1%}"
+        f" {values['p90_absolute_error']:7.1%} {values['median_signed_error']:+7.1%} {values['coverage']:6.0%}"
+        f"   {values['habit_median_absolute_error']:17.1%} {values['habit_p90_absolute_error']:6.1%}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Rates of cards: which peak counts, how width and power take from it, how ranks share a CPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from preflight.card_rates import card_rates, peak_flops_per_second
+from preflight.plan import Precision
+from preflight.step_constants import CONSTANTS, CUDA
+from tests.conftest import A100_80GB, CPU, RTX_4090, build_plan
+
+V100 = replace(
+    A100_80GB, name="v100", compute_capability=7.0, has_bf16=False, watts=300.0, bandwidth_bytes_per_second=900e9,
+    peak_flops_per_second={"fp32": 15.7e12, "fp16": 125e12},
+)  # fmt: skip
+
+
+def test_tf32_without_its_units_is_fp32() -> None:
+    assert peak_flops_per_second(V100, Precision.tf32) == 15.7e12
+
+
+def test_bf16_without_its_units_runs_as_fp32() -> None:
+    assert peak_flops_per_second(V100, Precision.bf16) == 15.7e12
+
+
+def test_fp16_on_a_v100_has_its_tensor_cores() -> None:
+    assert peak_flops_per_second(V100, Precision.fp16) == 125e12
+
+
+def test_unknown_rate_stays_unknown() -> None:
+    unknown = replace(A100_80GB, peak_flops_per_second={})
+    assert peak_flops_per_second(unknown, Precision.fp32) is None
+    plan = build_plan(card=replace(A100_80GB, bandwidth_bytes_per_second=None))
+    assert card_rates(plan.hw, Precision.bf16, CUDA) is None
+
+
+def test_a100_sustains_87_percent_of_its_peak_times_the_sustained_fraction() -> None:
+    rates = card_rates(build_plan(card="a100_80gb").hw, Precision.bf16, CUDA)
+    assert rates is not None
+    assert rates.matmul_flops_per_second == pytest.approx(312e12 * 0.87 * CUDA.sustained_fraction)
+
+
+def test_a_card_short_of_watts_falls_behind() -> None:
+    """H100 PCIe: 350 W for 756 TFLOPS is 0.463 W per TFLOPS of the 1.28 that an A100 has."""
+    starved = replace(A100_80GB, watts=200.0)  # 0.641 W per TFLOPS: half
+    full, half = (card_rates(build_plan(card=card).hw, Precision.bf16, CUDA) for card in (A100_80GB, starved))
+    assert full is not None
+    assert half is not None
+    ratio = half.matmul_flops_per_second / full.matmul_flops_per_second
+    assert ratio == pytest.approx((200 / (312 * 1.28)) ** CUDA.power_exponent)
+
+
+def test_a_wide_matmul_reaches_more_of_the_rate() -> None:
+    rates = card_rates(build_plan(card="a100_80gb").hw, Precision.bf16, CUDA)
+    assert rates is not None
+    assert rates.matmul_flops_per_second_at(768) < rates.matmul_flops_per_second_at(4096)
+    assert rates.matmul_flops_per_second_at(int(rates.knee_width)) == pytest.approx(
+        rates.matmul_flops_per_second / 2, rel=0.01
+    )
+
+
+def test_ranks_share_one_cpu_but_not_cards() -> None:
+    constants = CONSTANTS[CPU.kind]
+    one = card_rates(build_plan(card="cpu", n_gpus=1).hw, Precision.fp32, constants)
+    two = card_rates(build_plan(card="cpu", n_gpus=2).hw, Precision.fp32, constants)
+    assert one is not None
+    assert two is not None
+    assert two.matmul_flops_per_second == one.matmul_flops_per_second / 2
+    assert two.bytes_per_second == one.bytes_per_second / 2
+    four = card_rates(build_plan(card=RTX_4090, n_gpus=4).hw, Precision.bf16, CUDA)
+    assert four == card_rates(build_plan(card=RTX_4090).hw, Precision.bf16, CUDA)

@@ -1,0 +1,91 @@
+"""Money, energy and CO2 of a wall time, worked by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preflight.band import Band
+from preflight.cost import CostEstimate, estimate_cost
+from preflight.duration import WallEstimate, estimate_wall
+from preflight.plan import Offer, RunPlan
+from preflight.step_time import estimate_step_time
+from tests.conftest import build_plan
+
+TEN_HOURS = WallEstimate(
+    seconds=Band(low=9 * 3600.0, mid=10 * 3600.0, high=14 * 3600.0, source="test"), terms_seconds={"steps": 36000.0}
+)
+OWNED = Offer(provider="owned", instance="desk", usd_per_hour=0.0, as_of="2026-11-30", source="", owned=True)
+
+
+def owned(plan: RunPlan, watts: float | None, usd_per_kwh: float | None) -> RunPlan:
+    place = replace(plan.hw.electricity, usd_per_kwh=usd_per_kwh, g_co2_per_kwh=582.3)
+    return replace(plan, hw=replace(plan.hw, offer=OWNED, watts=watts, electricity=place))
+
+
+def test_450_watts_for_ten_hours_are_4_and_a_half_kwh_and_3_yuan_60() -> None:
+    """0.8 CNY a kWh; the tariff's currency passes through, so 0.8 in gives 3.6 out."""
+    cost = estimate_cost(owned(build_plan(), 450.0, 0.8), TEN_HOURS)
+    assert cost.energy_kwh is not None
+    assert cost.cost_usd is not None
+    assert cost.co2_kg is not None
+    assert cost.energy_kwh.mid == pytest.approx(4.5)
+    assert cost.cost_usd.mid == pytest.approx(3.6)
+    assert cost.co2_kg.mid == pytest.approx(4.5 * 0.5823)
+
+
+def test_rent_is_hours_times_price_and_keeps_the_band() -> None:
+    cost = estimate_cost(build_plan(n_gpus=4, usd_per_hour=1.36), TEN_HOURS).cost_usd
+    assert cost is not None
+    assert (cost.low, cost.mid, cost.high) == pytest.approx((12.24, 13.6, 19.04))
+
+
+def test_energy_of_listed_watts_is_less_sure_than_of_given_ones() -> None:
+    listed = estimate_cost(build_plan(), TEN_HOURS).energy_kwh
+    given_watts = estimate_cost(owned(build_plan(), 400.0, None), TEN_HOURS).energy_kwh
+    assert listed is not None
+    assert given_watts is not None
+    assert listed.high / listed.mid > given_watts.high / given_watts.mid == pytest.approx(1.4)
+
+
+def test_unknown_stays_unknown() -> None:
+    on_cpu = estimate_cost(build_plan(card="cpu"), TEN_HOURS)
+    assert on_cpu.cost_usd is None
+    assert on_cpu.energy_kwh is None
+    assert on_cpu.co2_kg is None
+    no_time = estimate_cost(build_plan(), WallEstimate(seconds=None, terms_seconds={}))
+    assert no_time.cost_usd is None
+    assert no_time.energy_kwh is None
+    assert no_time.rates.usd_per_hour == 1.36
+    assert estimate_cost(build_plan(usd_per_hour=None), TEN_HOURS).cost_usd is None
+    assert estimate_cost(owned(build_plan(), 450.0, None), TEN_HOURS).cost_usd is None
+
+
+def test_the_other_reading_of_the_money_stands_beside() -> None:
+    plan = build_plan(usd_per_hour=0.34)
+    plan = replace(plan, hw=replace(plan.hw, alternative=OWNED, watts=450.0))
+    cost = estimate_cost(plan, TEN_HOURS)
+    assert cost.alternative_usd == pytest.approx(4.5 * 0.167)
+    assert "electricity" in cost.alternative
+    home = replace(plan, hw=replace(plan.hw, offer=OWNED, alternative=plan.hw.offer))
+    assert estimate_cost(home, TEN_HOURS).alternative_usd == pytest.approx(3.4)
+    assert "runpod" in estimate_cost(home, TEN_HOURS).alternative
+    assert estimate_cost(build_plan(), TEN_HOURS).alternative == ""
+
+
+def bill_of(plan: RunPlan) -> CostEstimate:
+    return estimate_cost(plan, estimate_wall(plan, estimate_step_time(plan), 1_500_000_000))
+
+
+@given(fewer=st.integers(1, 20_000), more=st.integers(1, 20_000))
+@settings(max_examples=30, deadline=None)
+def test_fewer_tokens_are_never_dearer(fewer: int, more: int) -> None:
+    intervals = {"eval_interval": 250, "checkpoint_interval": 1000}
+    cheap, dear = (bill_of(build_plan(n_steps=n, trainer=intervals)) for n in (fewer, fewer + more))
+    assert cheap.cost_usd is not None
+    assert dear.cost_usd is not None
+    assert cheap.cost_usd.mid < dear.cost_usd.mid
+    assert cheap.energy_kwh is not None
+    assert dear.energy_kwh is not None
+    assert cheap.energy_kwh.mid < dear.energy_kwh.mid
