@@ -20,7 +20,7 @@ from preflight.verdict import Finding
 PLAN = "plan.json"
 ACTUAL = "actual.json"
 REPORT = "report.txt"
-UNMEASURED = tuple(name for name in NUMBERS if name != "n_steps_done")
+UNMEASURED = tuple(name for name in NUMBERS if name not in ("n_steps_done", "energy_is_measured"))
 CHECKPOINTS = "checkpoints/step_*.pt"
 
 
@@ -108,8 +108,9 @@ def is_finished(run_dir: Path) -> bool:
 
 def unmeasured(plan: RunPlan, run_dir: Path, exit_code: int, reason: str, failed_rank: int | None) -> Actual:
     """All that is known of a run whose trainer died: how far its log goes, and why."""
+    unknown: dict[str, Any] = dict.fromkeys(UNMEASURED)
     return Actual(
-        **dict.fromkeys(UNMEASURED),
+        **unknown,
         wall_terms_seconds={},
         n_steps_done=_last_logged_step(run_dir),
         exit_code=exit_code,

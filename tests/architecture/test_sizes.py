@@ -9,11 +9,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
     [
         ROOT / "launch.py",
-        *(p for name in ("conf", "preflight", "trainers", "scripts") for p in (ROOT / name).rglob("*.py")),
+        *(p for name in ("conf", "launcher", "preflight", "trainers", "scripts") for p in (ROOT / name).rglob("*.py")),
     ]
 )
 THIN = ("launch.py", "trainers/pretrain.py", "trainers/gpt.py", "trainers/data.py")
-TRAINING_LOOP = ("trainers/pretrain.py", "train")
+TRAINING_LOOP = ("trainers/pretrain.py", "pretrain")
 
 
 def n_lines(path: Path) -> int:
