@@ -19,12 +19,12 @@ COMMON = {
     "trainer.activation_checkpointing": "recompute activations",
     "trainer.learning_rate": "",
     "hw.price_usd_per_hour": "your own price of one machine",
-    "data.path": "with data=text or data=bin",
+    "data.path": "of your text (data=text) or token files (data=bin)",
     "budget.max_hours": "",
     "budget.max_cost_usd": "",
     "budget.max_memory_fraction": "of the card's memory",
-    "lowering.policy": "over a budget",
-    "lowering.keep": "never lower these (batch, precision, model)",
+    "lowering.policy": "what to do when over a budget",
+    "lowering.keep": "what stays: batch, precision, model",
     "lowering.allow_model": "a smaller model may be chosen",
     "tracking.notes": "a word on this run",
     "dry_run": "the bill only",
@@ -55,7 +55,7 @@ Choices (GROUP=NAME)
 TAIL = """
 Every option: --cfg job prints the whole configuration; conf/schema.py explains it.
 Flags: -h --help, -m --multirun (a,b are several values), --cfg job.
-Exit codes: 0 done or go, 2 configuration or data, 3 over budget, 4 wrong machine, 5 training failed,
+Exit codes: 0 done or go, 2 configuration or data, 3 over budget, 4 wrong machine, 5 failed,
 6 stopped at the budget, 130/143 interrupted; a checkpoint is saved in both.
 """
 
