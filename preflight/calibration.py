@@ -22,7 +22,7 @@ from preflight.duration import (
     startup_seconds,
 )
 from preflight.evidence import Observation, Spread, factor_from
-from preflight.memory import CHECKPOINT_BYTES_PER_PARAM
+from preflight.memory import estimate_memory
 from preflight.params import count_params
 from preflight.plan import NO_CALIBRATION, Calibration, CardKind, Factor, ModelPlan, RunPlan, TrainerPlan
 from preflight.planfile import from_jsonable, to_jsonable
@@ -36,7 +36,7 @@ STEP_NOISE = 0.3  # of a single step's time, standard deviation of its logarithm
 CLOCK_SECONDS = 0.1  # what start-up and the like vary by on their own
 WHOLE_RUN_FRACTION = 0.8  # of the steps' time: less means that the wall time is of a resumed part
 # Standard deviations of the logarithm: formula on a new machine, between plans, between runs.
-STEP_SPREAD = Spread(machine=0.5, plan=0.2, run=0.04)
+STEP_SPREAD = Spread(machine=0.7, plan=0.2, run=0.04)
 SPREADS = {
     "evaluation_seconds": Spread(machine=0.4, plan=0.2, run=0.08),
     "checkpoint_seconds": Spread(machine=0.6, plan=0.3, run=0.25),
@@ -231,8 +231,7 @@ def _formula(key: str, plan: RunPlan, step_seconds: float | None) -> float | Non
     if key == "compile_seconds":
         return compile_seconds(plan)
     if key == "checkpoint_seconds":
-        params = count_params(plan.model, plan.trainer.sequence_length).total
-        return checkpoint_seconds(plan, CHECKPOINT_BYTES_PER_PARAM * params)
+        return checkpoint_seconds(plan, estimate_memory(plan).checkpoint_bytes)
     if key == "watts":
         watts, _ = watts_of(plan.hw)
         return None if watts is None else watts / plan.hw.electricity.pue / plan.hw.n_nodes

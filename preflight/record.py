@@ -49,7 +49,6 @@ def make_record(
     run_dir: Path | None,
     exit_code: int,
     reason: str,
-    resumed_at_step: int = 0,
 ) -> dict[str, Any]:
     """The line as an object; `raw` is the estimate without calibration, so that its own error can be followed."""
     plan = bill.plan
@@ -64,7 +63,6 @@ def make_record(
         "decision": bill.verdict.decision.name,
         "exit_code": int(exit_code),
         "exit_reason": reason,
-        "resumed_at_step": resumed_at_step,
         "plan": to_jsonable(plan),
         "asked_plan": to_jsonable(bill.asked_plan),
         "changes": to_jsonable(bill.verdict.changes),
@@ -72,6 +70,7 @@ def make_record(
         "estimate": flat_estimate(bill.estimate),
         "raw": flat_estimate(raw) | {"estimate/memory_terms_bytes": dict(raw.memory.terms_bytes)},
         "actual": flat_actual(actual) if actual else None,
+        "tracking": _tracking(run_dir),
         "device": actual.device if actual else plan.hw.card.label,
         "versions": _versions(plan, actual),
         "git": git_state(Path(__file__).resolve().parents[1]),
@@ -86,12 +85,9 @@ def append_to_ledger(
     run_dir: Path | None,
     exit_code: int,
     reason: str,
-    resumed_at_step: int = 0,
 ) -> None:
     """One line, atomically, also when the answer was no. Raises OSError when the disk refuses."""
-    record = make_record(
-        bill, actual, run_dir=run_dir, exit_code=exit_code, reason=reason, resumed_at_step=resumed_at_step
-    )
+    record = make_record(bill, actual, run_dir=run_dir, exit_code=exit_code, reason=reason)
     append_line(ledger_path(runs_dir), record)
 
 
@@ -176,6 +172,15 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     if version != SCHEMA_VERSION:
         return f"schema_version {version}, this program reads {SCHEMA_VERSION}"
     return record
+
+
+def _tracking(run_dir: Path | None) -> dict[str, Any] | None:
+    """The tracked run's id and how it went, as the trainer left it; None: not tracked."""
+    path = run_dir / "tracking.json" if run_dir else None
+    if path is None or not path.exists():
+        return None
+    note: dict[str, Any] = json.loads(path.read_text())["tracking"]
+    return note
 
 
 def _versions(plan: RunPlan, actual: Actual | None) -> dict[str, str | None]:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight import record as ledger
+from preflight.actual import Actual, flat_actual
+from preflight.bill import make_bill
+from preflight.flat import flat_estimate
+from preflight.plan import Calibration, Factor, RunPlan
+from preflight.planfile import from_jsonable, write_json
+
+MakePlan = Callable[..., RunPlan]
 
 
 def line(name: str, **extra: Any) -> dict[str, Any]:
@@ -136,8 +147,6 @@ def test_a_writer_killed_at_any_moment_leaves_a_ledger_that_others_go_on_with(tm
 
 
 def test_a_full_disk_takes_the_partial_line_back(tmp_path: Path, monkeypatch: Any) -> None:
-    import pytest
-
     path = tmp_path / "ledger.jsonl"
     ledger.append_line(path, line("a"))
     real_write = os.write
@@ -186,3 +195,70 @@ def test_git_state_sees_the_commit_and_changes_of_tracked_files(tmp_path: Path, 
     assert ledger.git_state(tmp_path)["dirty"] is False
     (tmp_path / "a").write_text("2")
     assert ledger.git_state(tmp_path) == {"commit": clean["commit"], "dirty": True}
+
+
+def measured(**fields: Any) -> Actual:
+    base: dict[str, Any] = dict.fromkeys((field.name for field in dataclasses.fields(Actual)), None)
+    base |= {
+        "wall_terms_seconds": {"startup": 4.0},
+        "n_steps_done": 20,
+        "exit_code": 0,
+        "exit_reason": "done",
+        "device": "test CPU",
+        "torch": "2.13.0+cpu",
+        "energy_is_measured": False,
+    }
+    return Actual(**base | fields)
+
+
+def test_a_record_holds_the_whole_experiment(tmp_path: Path, make_plan: MakePlan) -> None:
+    run_dir = tmp_path / "20261130-120000-tiny"
+    run_dir.mkdir()
+    write_json({"tracking": {"backend": "wandb", "run_id": "abc"}}, run_dir / "tracking.json")
+    bill = make_bill(make_plan(model="tiny", card="cpu"), ())
+    actual = measured(step_seconds=0.5, train_loss=float("nan"))
+    ledger.append_to_ledger(tmp_path, bill, actual, run_dir=run_dir, exit_code=0, reason="done")
+    (record,) = ledger.read_ledger(tmp_path).records
+    assert from_jsonable(RunPlan, record["plan"]) == bill.plan
+    assert (record["run_id"], record["run_dir"]) == (run_dir.name, str(run_dir))
+    assert (record["decision"], record["exit_code"], record["exit_reason"]) == ("go", 0, "done")
+    assert record["command"] == "python launch.py"
+    assert record["estimate"]["estimate/step_seconds"] == bill.estimate.step.seconds.mid  # type: ignore[union-attr]
+    assert record["actual"]["actual/step_seconds"] == 0.5
+    assert record["actual"]["actual/wall_startup_seconds"] == 4.0
+    assert record["actual"]["actual/train_loss"] is None
+    assert record["versions"]["torch"] == "2.13.0+cpu"
+    assert record["tracking"] == {"backend": "wandb", "run_id": "abc"}
+    assert record["asked_plan"] is None
+    assert set(record["git"]) == {"commit", "dirty"}
+
+
+def test_estimates_and_actuals_have_the_same_leaves(make_plan: MakePlan) -> None:
+    estimated = flat_estimate(make_bill(make_plan(), ()).estimate)
+    terms = dict.fromkeys(("startup", "compile", "steps", "evaluations", "checkpoints", "data", "shutdown"), 1.0)
+    leaves = {name.removeprefix("actual/") for name in flat_actual(measured(wall_terms_seconds=terms))}
+    billed = {name.removeprefix("estimate/") for name in estimated if not name.endswith(("_low", "_high"))}
+    assert leaves - billed == {
+        "base_memory_bytes", "step_seconds_p90", "n_steps_done", "train_loss", "energy_is_measured",
+    }  # fmt: skip
+    assert billed - leaves == {"n_params", "checkpoint_bytes", "host_memory_bytes", "disk_bytes"}
+
+
+def test_a_refusal_is_recorded_with_its_violations_and_no_actual(tmp_path: Path, make_plan: MakePlan) -> None:
+    bill = make_bill(make_plan(budget={"max_hours": 1e-6}), ())
+    ledger.append_to_ledger(tmp_path, bill, None, run_dir=None, exit_code=3, reason="refuse")
+    (record,) = ledger.read_ledger(tmp_path).records
+    assert (record["decision"], record["exit_code"], record["actual"]) == ("refuse", 3, None)
+    assert record["violations"][0]["budget"] == "hours"
+    assert record["run_id"] == "2026-11-30T12:00:00+00:00-gpt2_124m"
+
+
+def test_the_raw_estimate_is_the_one_without_calibration(make_plan: MakePlan) -> None:
+    plan = make_plan(model="tiny", card="cpu")
+    twice = Factor(value=2.0, low=2.0, high=2.0, n_runs=1, scope="same plan")
+    calibrated = replace(plan, calibration=Calibration(n_runs=1, factors={"step_seconds": twice}, ledger_sha256=None))
+    record = ledger.make_record(make_bill(calibrated, ()), None, run_dir=None, exit_code=0, reason="")
+    assert record["estimate"]["estimate/step_seconds"] == pytest.approx(2 * record["raw"]["estimate/step_seconds"])
+    assert sum(record["raw"]["estimate/memory_terms_bytes"].values()) == pytest.approx(
+        record["raw"]["estimate/peak_device_bytes"], rel=1e-6
+    )
