@@ -12,6 +12,12 @@ from dataclasses import replace
 from preflight.estimate import Estimate, estimate
 from preflight.memory import MemoryEstimate, estimate_memory
 from preflight.plan import RunPlan, with_micro_batch_size
+from preflight.schedule import (
+    at_most_the_data,
+    default_checkpoint_interval,
+    default_eval_interval,
+    default_n_eval_sequences,
+)
 
 # Mixed precision does not shrink these: fp32 weights 4, gradients 4, Adam's two moments 8 (Micikevicius et al.
 # 2018, section 3.1; Rajbhandari et al. 2020, section 3.1 counts the same 16 bytes).
@@ -45,22 +51,32 @@ def largest_fitting(plan: RunPlan, sizes: Sequence[int]) -> int | None:
 
 
 def at_n_steps(plan: RunPlan, n_steps: int) -> RunPlan:
-    """A shorter run with as many evaluations and checkpoints in all, unless their intervals were given."""
+    """A shorter run, evaluated and saved as often as it would be planned to be, unless that was given."""
     trainer = plan.trainer
-    share = n_steps / trainer.n_steps
-
-    def interval(field: str, value: int) -> int:
-        is_given = plan.provenance.get(f"trainer.{field}", "").startswith("given")
-        return value if is_given or value == 0 else max(1, int(value * share))
-
+    derived = {
+        name: not plan.provenance.get(f"trainer.{name}", "").startswith("given")
+        for name in ("eval_interval", "checkpoint_interval", "eval_tokens")
+    }
+    eval_interval = default_eval_interval(n_steps) if derived["eval_interval"] else trainer.eval_interval
+    n_eval_sequences = trainer.n_eval_sequences
+    if derived["eval_tokens"]:
+        n_eval_sequences = at_most_the_data(
+            default_n_eval_sequences(n_steps, eval_interval, trainer.tokens_per_step, trainer.sequence_length),
+            plan.data.n_val_tokens,
+            trainer.sequence_length,
+            plan.hw.world_size,
+        )
     return replace(
         plan,
         trainer=replace(
             trainer,
             n_steps=n_steps,
             n_warmup_steps=min(trainer.n_warmup_steps, n_steps),
-            eval_interval=interval("eval_interval", trainer.eval_interval),
-            checkpoint_interval=interval("checkpoint_interval", trainer.checkpoint_interval),
+            eval_interval=eval_interval,
+            n_eval_sequences=n_eval_sequences,
+            checkpoint_interval=default_checkpoint_interval(n_steps)
+            if derived["checkpoint_interval"]
+            else trainer.checkpoint_interval,
         ),
     )
 

@@ -16,6 +16,9 @@ from preflight.units import format_bytes
 
 RENTED_EXAMPLE = "hw=4x4090"  # the cheapest step up from a processor or a laptop
 
+SMALLEST_MODEL = "tiny"  # trains in a minute or two anywhere
+RECIPE = ("sequence_length", "micro_batch_size", "tokens_per_step", "n_steps", "total_tokens")
+
 Fits = Callable[[RunPlan, Estimate], bool]
 
 
@@ -45,8 +48,8 @@ def rounded_up(value: float, n_digits: int = 2) -> float:
 def hours_remedy(fitting: RunPlan, need: float, fits: Fits) -> str:
     """More hours, the tokens that fit, a model that any machine trains, or the bill of a faster machine."""
     remedies = [f"budget.max_hours={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)]
-    if fitting.model.name != "tiny":
-        remedies.append("model=tiny")
+    if fitting.model.name != SMALLEST_MODEL and not _has_given_recipe(fitting):
+        remedies.append(f"model={SMALLEST_MODEL}")
     return one_of(remedies + _faster_machine(fitting, fits))
 
 
@@ -68,6 +71,11 @@ def unknown_remedy(plan: RunPlan, estimate: Estimate, budget: str) -> str:
         if budget == "cost_usd" and plan.hw.electricity.usd_per_kwh is None:
             missing.append("hw.electricity_usd_per_kwh=PRICE")
     return one_of([" and ".join(missing)] * bool(missing) + [f"budget.max_{budget}=null"])
+
+
+def _has_given_recipe(plan: RunPlan) -> bool:
+    """Batches and lengths that were given for one model do not suit another."""
+    return any(plan.provenance.get(f"trainer.{name}", "").startswith("given") for name in RECIPE)
 
 
 def _fewer_tokens(fitting: RunPlan, fits: Fits) -> list[str]:

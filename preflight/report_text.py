@@ -177,7 +177,8 @@ def _help_lines(bill: Bill) -> list[str]:
 def _finding_lines(bill: Bill) -> list[str]:
     """Errors, warnings and what was decided for the user, three at most; the rest is in report=full."""
     mismatch = machine_mismatch(bill)
-    findings = [f for f in bill.verdict.findings if f.severity is not Severity.info and f is not mismatch]
+    matters = {Severity.error} if bill.verdict.decision is Decision.refuse else {Severity.error, Severity.warning}
+    findings = [f for f in bill.verdict.findings if f.severity in matters and f is not mismatch]
     lines = [*(finding_line(finding) for finding in findings), *decided_lines(bill)]
     n_more = len(lines) - N_FINDINGS
     return lines if n_more <= 0 else [*lines[:N_FINDINGS], folded("", f"{n_more} more with report=full")]

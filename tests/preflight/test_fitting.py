@@ -30,10 +30,11 @@ def test_tokens_that_fit_is_none_when_one_step_is_too_much(make_plan):
     assert tokens_that_fit(make_plan(), lambda candidate, estimate: False) is None
 
 
-def test_at_n_steps_keeps_the_number_of_evaluations_unless_their_interval_was_given(make_plan):
+def test_at_n_steps_evaluates_and_saves_as_a_run_of_that_length_would_unless_given(make_plan):
+    # 500 steps: every 50 an evaluation, every 100 a checkpoint
     plan = make_plan(n_steps=1000, trainer={"eval_interval": 100, "checkpoint_interval": 200})
     shorter = at_n_steps(plan, 500).trainer
-    assert (shorter.eval_interval, shorter.checkpoint_interval) == (50, 100)
+    assert (shorter.n_steps, shorter.eval_interval, shorter.checkpoint_interval) == (500, 50, 100)
     given = make_plan(n_steps=1000, trainer={"eval_interval": 100}, provenance={"trainer.eval_interval": "given"})
     assert at_n_steps(given, 500).trainer.eval_interval == 100
 

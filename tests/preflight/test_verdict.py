@@ -102,6 +102,11 @@ def test_violations_of_hours_speaks_of_steps_when_steps_were_given(make_plan):
     assert "total_tokens" not in one_violation(plan).fix
 
 
+def test_violations_of_hours_offers_no_other_model_for_a_recipe_that_was_given(make_plan):
+    plan = make_plan(n_steps=36_000, provenance={"trainer.micro_batch_size": "given"})
+    assert "model=tiny" not in one_violation(plan).fix
+
+
 def test_violations_of_hours_on_a_processor_offers_the_bill_of_rented_cards(make_plan):
     plan = make_plan(card="cpu", n_steps=36_000)
     assert one_violation(plan).fix.endswith("or hw=4x4090 dry_run=true")

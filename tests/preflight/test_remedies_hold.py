@@ -1,0 +1,54 @@
+"""What a refusal offers is tried: each override, given on the command line, cures the budget it was offered for."""
+
+from __future__ import annotations
+
+import pytest
+
+from launch import bill
+
+QUESTIONS = {
+    "hours of one T4": ["model=gpt2_350m", "hw=1xt4", "trainer.micro_batch_size=2"],
+    "money of a 3060": ["model=gpt2_124m", "hw=1x3060", "budget.max_hours=null", "budget.max_cost_usd=5"],
+    "hours and money": ["model=gpt2_774m", "hw=2x4090", "budget.max_cost_usd=5", "trainer.micro_batch_size=2"],
+    "hours, strictly": ["model=gpt2_124m", "hw=1x3060", "budget.judge_on=high"],
+    "memory, untouched": ["model=gpt2_124m", "hw=1x3060", "trainer.micro_batch_size=60", "lowering.policy=refuse"],
+    "a kept batch": ["model=gpt2_124m", "hw=1x3060", "trainer.micro_batch_size=60", "lowering.keep=[batch]"],
+}
+
+
+def overrides_in(fix):
+    """Each way out on its own: `budget.max_hours=40, trainer.total_tokens=1 or hw=2xt4 dry_run=true`."""
+    ways = fix.replace(", or ", ", ").replace(" or ", ", ").split(", ")
+    return [[word for word in way.split() if "=" in word] for way in ways if "=" in way]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_way_out_of_a_refusal_works(name):
+    asked = QUESTIONS[name]
+    violations = bill(*asked).verdict.violations
+    assert violations
+    for violation in violations:
+        for overrides in overrides_in(violation.fix):
+            changed = {override.partition("=")[0] for override in overrides}
+            kept = [line for line in asked if line.partition("=")[0] not in changed]
+            still = {v.budget for v in bill(*kept, *overrides, "calibration=off").verdict.violations}
+            assert violation.budget not in still, overrides
+
+
+def test_the_tokens_that_fit_are_exact():
+    asked = ["model=gpt2_350m", "hw=1xt4", "trainer.micro_batch_size=2", "calibration=off"]
+    (hours,) = [v for v in bill(*asked).verdict.violations if v.budget == "hours"]
+    (tokens,) = [int(o.partition("=")[2]) for way in overrides_in(hours.fix) for o in way if "total_tokens" in o]
+    assert bill(*asked, f"trainer.total_tokens={tokens}").verdict.violations == ()
+    one_step_more = tokens + bill(*asked).plan.trainer.tokens_per_step
+    assert bill(*asked, f"trainer.total_tokens={one_step_more}").verdict.violations
+
+
+@pytest.mark.parametrize("n_steps", [1, 7, 39, 41, 500, 20_345])
+def test_a_shorter_run_is_worked_out_as_it_would_be_planned(n_steps):
+    from preflight.fitting import at_n_steps
+
+    asked = ["model=gpt2_124m", "hw=4x4090", "calibration=off"]
+    planned, worked_out = bill(*asked, f"trainer.n_steps={n_steps}").plan, at_n_steps(bill(*asked).plan, n_steps)
+    for field in ("n_steps", "eval_interval", "checkpoint_interval", "n_eval_sequences"):
+        assert getattr(planned.trainer, field) == getattr(worked_out.trainer, field)
