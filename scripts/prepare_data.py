@@ -1,0 +1,135 @@
+"""Text to token files, once and before training.
+
+    python scripts/prepare_data.py shakespeare                    1 MB, bytes
+    python scripts/prepare_data.py openwebtext --dir data         9B GPT-2 tokens, 18 GB; hours, resumable
+    python scripts/prepare_data.py fineweb_edu --shards 2         the first 2 of 14 shards of the 10B-token sample
+    python scripts/prepare_data.py text --path ~/my_novel.txt     any file or folder of yours
+    python scripts/prepare_data.py stdlib                         what `python launch.py` prepares by itself
+
+A folder DIR/NAME appears with train.bin, val.bin and manifest.json when it is complete, and not before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from zlib import crc32
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from conf.schema import DataKind, Tokenizer  # noqa: E402
+from preflight.dataset import Manifest, read_manifest  # noqa: E402
+from preflight.errors import PreflightError  # noqa: E402
+from preflight.units import format_count  # noqa: E402
+from trainers import hub_corpus  # noqa: E402
+from trainers.download import get_file  # noqa: E402
+from trainers.prepare import Corpus, prepare, stdlib_corpus, text_corpus  # noqa: E402
+
+SHAKESPEARE_BASE_URL = "https://raw.githubusercontent.com"
+SHAKESPEARE_PATH = "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+HUB_VAL_FRACTION = (
+    0.0005  # of the documents: a tenth of ten billion tokens would be a waste (nanoGPT holds out as much)
+)
+DEFAULT_VAL_FRACTION = 0.1  # data.val_fraction
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: prepared. 2: not, with the cause and the cure in one message."""
+    options = parse(arguments)
+    try:
+        manifest = prepare_named(options)
+    except PreflightError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(
+        f"{folder_of(options)}: {format_count(manifest.n_train_tokens)} training and "
+        f"{format_count(manifest.n_val_tokens)} held-out tokens ({manifest.tokenizer.name}), from {manifest.source}"
+    )
+    return 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The options, with defaults that depend on the name."""
+    names = [kind.name for kind in DataKind if kind not in (DataKind.auto, DataKind.bin)]
+    parser = argparse.ArgumentParser(
+        prog="python scripts/prepare_data.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=names)
+    parser.add_argument("--path", type=Path, help="text: the file or folder")
+    parser.add_argument("--dir", type=Path, default=Path("data"), help="where prepared data lie (data.dir)")
+    parser.add_argument("--tokenizer", choices=["byte", "gpt2"], help="the model's (openwebtext, fineweb_edu: gpt2)")
+    parser.add_argument("--val-fraction", type=float, help="of the text, held out")
+    parser.add_argument("--shards", type=int, help="openwebtext, fineweb_edu: only the first so many")
+    parser.add_argument("--base-url", help="a mirror of the site that is downloaded from")
+    options = parser.parse_args(arguments)
+    is_hub = options.name in hub_corpus.CORPORA
+    if is_hub and options.tokenizer == "byte":
+        parser.error(f"{options.name} is prepared with --tokenizer gpt2")
+    if (options.name == "text") is not (options.path is not None):
+        parser.error("--path belongs to text, and text needs it")
+    options.tokenizer = Tokenizer[options.tokenizer or ("gpt2" if is_hub else "byte")]
+    if options.val_fraction is None:
+        options.val_fraction = HUB_VAL_FRACTION if is_hub else DEFAULT_VAL_FRACTION
+    if not 0 < options.val_fraction < 1:
+        parser.error("--val-fraction is between 0 and 1")
+    return options
+
+
+def prepare_named(options: argparse.Namespace) -> Manifest:
+    """Whatever is prepared already is left alone."""
+    folder = folder_of(options)
+    existing = read_manifest(folder)
+    if existing is not None:
+        return existing
+    if options.name in hub_corpus.CORPORA:
+        return hub_corpus.prepare_hub_corpus(
+            hub_corpus.CORPORA[options.name],
+            folder,
+            base_url=options.base_url or hub_corpus.BASE_URL,
+            val_fraction=options.val_fraction,
+            n_shards=options.shards,
+            say=say,
+        )
+    corpus = local_corpus(options)
+    return prepare(corpus, folder, tokenizer=options.tokenizer, val_fraction=options.val_fraction)
+
+
+def local_corpus(options: argparse.Namespace) -> Corpus:
+    """Text that is here, or is after one small download."""
+    if options.name == "stdlib":
+        return stdlib_corpus()
+    if options.name == "text":
+        path = Path(os.path.abspath(options.path.expanduser()))
+        return text_corpus(folder_of(options).name, path)
+    url = f"{options.base_url or SHAKESPEARE_BASE_URL}/{SHAKESPEARE_PATH}"
+    path = get_file(url, options.dir / "downloads" / "tinyshakespeare.txt", say)
+    return Corpus(name="shakespeare", source=url, paths=(path,))
+
+
+def folder_of(options: argparse.Namespace) -> Path:
+    """Where `launch.py` will look (preflight.resolve_data): what was prepared differently lies elsewhere."""
+    name: str = options.name
+    root: Path = options.dir
+    if name in hub_corpus.CORPORA:
+        return root / name
+    if name == "text":
+        path = Path(os.path.abspath(options.path.expanduser()))
+        name = f"text-{path.stem}-{crc32(str(path).encode()):08x}"
+    if options.tokenizer is Tokenizer.gpt2:
+        name += "-gpt2"
+    if options.val_fraction != DEFAULT_VAL_FRACTION:
+        name += f"-val{options.val_fraction:g}"
+    return root / name
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
