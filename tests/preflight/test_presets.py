@@ -1,0 +1,55 @@
+import pytest
+from resolving import resolved
+
+from conf.register import options
+from conf.schema import Family
+from preflight.params import count_params
+from preflight.presets import default_d_ff, preset_names
+
+# name -> parameters as published; GPT-2's have biases and an unpadded vocabulary
+PUBLISHED = {
+    "gpt2_124m": 124_439_808,
+    "gpt2_350m": 354_823_168,
+    "gpt2_774m": 774_030_080,
+    "gpt2_1558m": 1_557_611_200,
+    "llama_125m": 124_635_456,  # MobileLLM-125M
+    "llama_1b": 1_100_048_384,  # TinyLlama-1.1B
+    "llama_7b": 6_738_415_616,
+    "llama_13b": 13_015_864_320,
+    "llama_70b": 68_976_648_192,
+}
+
+
+@pytest.mark.parametrize(("name", "n_params"), PUBLISHED.items())
+def test_preset_has_the_published_number_of_parameters(name, n_params):
+    as_published = ["model.bias=true", "model.vocab_size=50257"] if name.startswith("gpt2") else []
+    plan = resolved(f"model={name}", "hw=8xh100", *as_published)
+    assert count_params(plan.model, plan.trainer.sequence_length).total == n_params
+
+
+@pytest.mark.parametrize(
+    ("family", "n_embd", "d_ff"), [("llama", 4096, 11008), ("llama", 5120, 13824), ("gpt2", 768, 3072)]
+)
+def test_default_width_of_the_mlp_is_the_papers(family, n_embd, d_ff):
+    assert default_d_ff(Family[family], n_embd) == d_ff
+
+
+def test_smaller_models_are_of_the_family_and_tokenizer_largest_first():
+    names = [model.name for model in resolved("model=gpt2_1558m", "hw=8xh100").lowering.smaller_models]
+    assert names == ["gpt2_774m", "gpt2_350m", "gpt2_124m"]
+    assert [model.name for model in resolved("model=llama_7b", "hw=8xh100").lowering.smaller_models] == [
+        "llama_1b",
+        "llama_125m",
+    ]
+    assert [model.name for model in resolved("model=gpt2_10m").lowering.smaller_models] == ["tiny"]
+    assert resolved("model=tiny").lowering.smaller_models == ()
+
+
+def test_smaller_models_keep_vocabulary_bias_and_dropout():
+    plan = resolved("model=gpt2_350m", "hw=4090", "model.vocab_size=50257", "model.bias=true", "model.dropout=0.2")
+    (smaller,) = plan.lowering.smaller_models
+    assert (smaller.vocab_size, smaller.bias, smaller.dropout) == (50257, True, 0.2)
+
+
+def test_preset_names_are_the_choices_of_the_model_group():
+    assert set(preset_names()) == set(options("model"))

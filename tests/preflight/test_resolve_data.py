@@ -1,0 +1,128 @@
+from array import array
+from pathlib import Path
+
+import pytest
+from resolving import problem_of, problems_of, resolved
+
+from conf.schema import DataKind, Tokenizer
+from preflight.dataset import Manifest, write_manifest
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("tiny", DataKind.stdlib), ("gpt2_124m", DataKind.openwebtext), ("llama_7b", DataKind.bin)],
+)
+def test_auto_data_follows_the_tokenizer(model, kind):
+    data = resolved(f"model={model}", "hw=8xh100").data
+    assert (data.kind, data.prepared, data.n_train_tokens) == (kind, False, None)
+
+
+def test_folder_is_absolute_and_named_after_the_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolved("data.dir=here").data.dir == str(tmp_path / "here" / "stdlib")
+
+
+def test_data_made_otherwise_lies_elsewhere(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for folder in "ab":
+        (tmp_path / folder / "text.txt").write_text("hello")
+    dirs = {
+        resolved(*overrides).data.dir
+        for overrides in (
+            ["data=stdlib"],
+            ["data=stdlib", "data.val_fraction=0.2"],
+            ["data=stdlib", "model=gpt2_124m", "hw=4090"],
+            ["data=text", f"data.path={tmp_path}/a/text.txt"],
+            ["data=text", f"data.path={tmp_path}/b/text.txt"],
+        )
+    }
+    assert len(dirs) == 5
+
+
+def test_text_may_be_a_file_or_a_folder(tmp_path):
+    (tmp_path / "text.txt").write_text("hello")
+    assert resolved("data=text", f"data.path={tmp_path}/text.txt").data.source_path == f"{tmp_path}/text.txt"
+    assert resolved("data=text", f"data.path={tmp_path}").data.source_path == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "words"),
+    [
+        ("text", None, "does not exist"),
+        ("text", {}, "has no file in it"),
+        ("bin", {"train.bin": b""}, "has no val.bin"),
+        ("bin", {}, "has no train.bin and no val.bin"),
+    ],
+)
+def test_path_that_leads_to_nothing_is_told(tmp_path, kind, content, words):
+    folder = tmp_path / "given"
+    if content is not None:
+        folder.mkdir()
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+    problem = problem_of(f"data={kind}", f"data.path={folder}")
+    assert problem.path == "data.path"
+    assert words in problem.message
+
+
+def test_empty_text_is_told(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    assert "is empty" in problem_of("data=text", f"data.path={tmp_path}/empty.txt").message
+
+
+@pytest.mark.parametrize("kind", ["text", "bin"])
+def test_missing_path_is_told(kind):
+    problem = problem_of(f"data={kind}")
+    assert (problem.path, problem.value) == ("data.path", "null")
+    assert f"data={kind} needs" in problem.message
+
+
+def _token_files(folder: Path, n_train: int, n_val: int, largest: int = 255) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, n in (("train.bin", n_train), ("val.bin", n_val)):
+        (folder / name).write_bytes(array("H", [largest] * n).tobytes())
+
+
+def test_ready_token_files_are_counted(tmp_path):
+    _token_files(tmp_path, 5000, 500)
+    data = resolved("data=bin", f"data.path={tmp_path}").data
+    assert (data.prepared, data.n_train_tokens, data.n_val_tokens, data.dtype) == (True, 5000, 500, "uint16")
+    assert (data.dir, data.name) == (str(tmp_path), tmp_path.name)
+
+
+def test_token_files_that_do_not_suit_the_model_are_told(tmp_path):
+    _token_files(tmp_path, 5000, 100, largest=300)
+    problems = problems_of("data=bin", f"data.path={tmp_path}")
+    assert {problem.path for problem in problems} == {"data.path"}
+    text = "\n".join(problem.message for problem in problems)
+    assert "token id 300" in text
+    assert "val.bin holds 100 tokens, a sequence needs 129" in text
+
+
+def test_prepared_data_bounds_the_evaluation(tmp_path):
+    folder = tmp_path / "stdlib"
+    _token_files(folder, 50_000, 1000)
+    write_manifest(
+        folder,
+        Manifest(
+            name="stdlib",
+            tokenizer=Tokenizer.byte,
+            vocab_size=256,
+            dtype="uint16",
+            n_train_tokens=50_000,
+            n_val_tokens=1000,
+            sha256={"train.bin": "0", "val.bin": "0"},
+            source="test",
+            created_at="2026-11-30T00:00:00+00:00",
+        ),
+    )
+    plan = resolved(f"data.dir={tmp_path}")
+    assert (plan.data.prepared, plan.data.n_train_tokens) == (True, 50_000)
+    assert plan.trainer.n_eval_sequences == 999 // 128
+
+
+def test_torn_manifest_is_told(tmp_path):
+    (tmp_path / "stdlib").mkdir()
+    (tmp_path / "stdlib" / "manifest.json").write_text('{"manifest"')
+    assert problem_of(f"data.dir={tmp_path}").path == "data.dir"
