@@ -6,13 +6,14 @@ import pytest
 
 from launch import bill
 
+LARGE = ["model=gpt2_124m", "hw=1x3060", "trainer.micro_batch_size=60", "budget.max_hours=null"]
 QUESTIONS = {
     "hours of one T4": ["model=gpt2_350m", "hw=1xt4", "trainer.micro_batch_size=2"],
     "money of a 3060": ["model=gpt2_124m", "hw=1x3060", "budget.max_hours=null", "budget.max_cost_usd=5"],
     "hours and money": ["model=gpt2_774m", "hw=2x4090", "budget.max_cost_usd=5", "trainer.micro_batch_size=2"],
     "hours, strictly": ["model=gpt2_124m", "hw=1x3060", "budget.judge_on=high"],
-    "memory, untouched": ["model=gpt2_124m", "hw=1x3060", "trainer.micro_batch_size=60", "lowering.policy=refuse"],
-    "a kept batch": ["model=gpt2_124m", "hw=1x3060", "trainer.micro_batch_size=60", "lowering.keep=[batch]"],
+    "memory, untouched": [*LARGE, "lowering.policy=refuse"],
+    "a kept batch": [*LARGE, "lowering.keep=[batch]"],
 }
 
 
