@@ -89,7 +89,10 @@ def stdlib_corpus() -> Corpus:
     """The .py sources that every Python brings along, without its tests and installed packages."""
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-    paths = [path for path in root.rglob("*.py") if not left_out.intersection(path.relative_to(root).parts)]
+    paths = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in left_out]
+        paths += [Path(folder, name) for name in names if name.endswith(".py")]
     source = f"{len(paths)} .py files of the standard library of Python {sysconfig.get_python_version()}"
     return Corpus(name="stdlib", source=source, paths=_shuffled(paths, root))
 
