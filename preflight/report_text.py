@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conf.schema import PolicyChoice
 from preflight.bill import Bill
 from preflight.errors import ExitCode
 from preflight.report_words import (
@@ -44,9 +45,7 @@ def bill_text(bill: Bill) -> str:
 def verdict_line(bill: Bill) -> str:
     """The answer, what for, how long and how much; a machine that is not the declared one is said here."""
     plan, wall, cost = bill.plan, bill.estimate.wall.seconds, bill.estimate.cost.cost_usd
-    word = DECISION_WORDS[bill.verdict.decision]
-    if bill.verdict.decision in (Decision.go, Decision.go_lowered) and machine_mismatch(bill):
-        word += " ON PAPER"
+    word = _verdict_word(bill)
     time = UNKNOWN + " time" if wall is None else format_seconds(wall.mid)
     money = UNKNOWN + " cost" if cost is None else format_usd(cost.mid)
     over = ", ".join(BUDGET_WORDS[violation.budget] for violation in _refused(bill))
@@ -58,6 +57,14 @@ def verdict_line(bill: Bill) -> str:
         return line
     stops = bill.verdict.decision is Decision.wrong_machine
     return f"{line}\n{folded('', _with_fix(mismatch) if stops else mismatch.message)}"
+
+
+def _verdict_word(bill: Bill) -> str:
+    if bill.exit_code is ExitCode.CONFIG:
+        return "NOT READY"  # a real run whose data or model is missing: the error below says which
+    decision = bill.verdict.decision
+    on_paper = decision in (Decision.go, Decision.go_lowered) and machine_mismatch(bill) is not None
+    return DECISION_WORDS[decision] + (" ON PAPER" if on_paper else "")
 
 
 def machine_mismatch(bill: Bill) -> Finding | None:
@@ -157,7 +164,8 @@ def change_line(change: Change) -> str:
 
 
 def _refused(bill: Bill) -> tuple[Violation, ...]:
-    return bill.verdict.violations if bill.verdict.decision is not Decision.go else ()
+    """With lowering.policy=off they are warnings."""
+    return bill.verdict.violations if bill.plan.lowering.policy is not PolicyChoice.off else ()
 
 
 def _violation_lines(message: str, fix: str) -> list[str]:

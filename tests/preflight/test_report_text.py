@@ -152,3 +152,11 @@ def test_bill_text_tells_the_time_besides_training_when_it_counts(go_plan):
         wall = replace(bill.estimate.wall, terms_seconds={"startup": besides, "steps": 20_345.0})
         text = " ".join(bill_text(replace(bill, estimate=replace(bill.estimate, wall=wall))).split())
         assert ("steps of 1.0 s + 20 min other, 492,000 tok/s" in text) is expected
+
+
+def test_bill_text_says_not_ready_when_a_real_run_lacks_its_data(go_plan):
+    missing = Finding(check="data", severity=Severity.error, exit_code=2, message="data=owt is not prepared", fix="x")
+    bill = make_bill(go_plan, (missing,))
+    assert bill_text(bill).startswith("GO ")
+    assert bill_text(for_launch(bill)).startswith("NOT READY gpt2_124m on 4 x RTX 4090 24 GB")
+    assert "error    data=owt is not prepared. Fix: x" in bill_text(for_launch(bill))
