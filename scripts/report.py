@@ -19,12 +19,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs 
 
 from preflight.errors import ExitCode
 from preflight.record import ledger_path, read_ledger
-from preflight.units import format_bytes, format_seconds, format_usd
+from preflight.units import GIB, format_bytes, format_seconds, format_usd
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 N_RECENT = 5
+WIDE_RANGE = 10.0  # largest over smallest: from there on the plot is logarithmic
 TABLE_WIDTH = 132  # where the output is no terminal
 DECISIONS = {"go": "go", "go_lowered": "lowered", "refuse": "refused", "wrong_machine": "wrong machine"}
 
@@ -204,34 +206,51 @@ def draw(measured: Sequence[Mapping[str, Any]]) -> Figure:
     """Two panels over the runs in the order they were made; bars are the bill's band."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower = figure.subplots(2, 1, sharex=True)
-    for axes, leaf, label, unit in (
-        (upper, "wall_seconds", "wall time (s)", 1.0),
-        (lower, "peak_device_bytes", "peak memory (GiB)", 2.0**30),
-    ):
-        pairs = [(i, pair_of(record, leaf)) for i, record in enumerate(measured, start=1)]
-        billed = [(i, pair) for i, pair in pairs if pair.estimated is not None]
-        below = [((pair.estimated or 0.0) - _or(pair.low, pair.estimated)) / unit for _, pair in billed]
-        above = [(_or(pair.high, pair.estimated) - (pair.estimated or 0.0)) / unit for _, pair in billed]
-        axes.errorbar([i for i, _ in billed], [(pair.estimated or 0.0) / unit for _, pair in billed],
-                      yerr=[below, above], fmt="s", capsize=3, color="tab:blue", label="bill (p10-p90)")  # fmt: skip
-        found = [(i, pair.actual / unit) for i, pair in pairs if pair.actual is not None]
-        axes.plot([i for i, _ in found], [y for _, y in found], "o", color="tab:orange", label="measured")
-        axes.set_yscale("log")
-        axes.set_ylabel(label)
-        axes.grid(visible=True, which="both", alpha=0.25)
-    upper.legend()
+    panel(upper, [pair_of(record, "wall_seconds") for record in measured], 1.0)
+    panel(lower, [pair_of(record, "peak_device_bytes") for record in measured], GIB)
+    upper.set_ylabel("wall time (s)")
+    lower.set_ylabel("peak memory (GiB)")
     upper.set_title("The bill before the run, and what the run took")
+    upper.legend()
     lower.set_xlabel("run, in the order they were made")
-    lower.set_xticks(range(1, len(measured) + 1) if len(measured) <= 20 else lower.get_xticks())
+    lower.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
-def _or(value: float | None, otherwise: float | None) -> float:
-    return value if value is not None else otherwise or 0.0
+def panel(axes: Axes, pairs: Sequence[Pair], unit: float) -> None:
+    """Bills with their bands, measurements on top; logarithmic where the runs differ by more than a factor of ten."""
+    billed = [(i, pair.estimated, pair) for i, pair in enumerate(pairs, start=1) if pair.estimated is not None]
+    axes.errorbar(
+        [i for i, _, _ in billed],
+        [mid / unit for _, mid, _ in billed],
+        yerr=[
+            [(mid - _or(pair.low, mid)) / unit for _, mid, pair in billed],
+            [(_or(pair.high, mid) - mid) / unit for _, mid, pair in billed],
+        ],
+        fmt="_",
+        markersize=14,
+        capsize=3,
+        color="tab:blue",
+        label="bill (p10-p90)",
+    )
+    found = [(i, pair.actual / unit) for i, pair in enumerate(pairs, start=1) if pair.actual is not None]
+    axes.plot([i for i, _ in found], [y for _, y in found], "o", color="tab:orange", label="measured", zorder=3)
+    values = [mid / unit for _, mid, _ in billed if mid > 0] + [y for _, y in found if y > 0]
+    if values and max(values) > WIDE_RANGE * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.grid(visible=True, alpha=0.25)
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 if __name__ == "__main__":

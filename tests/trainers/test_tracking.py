@@ -69,7 +69,11 @@ def runs(run_dir: Path) -> list[Path]:
 
 
 def inspect(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(folder)]
+    import wandb.util
+
+    core = wandb.util.get_core_path()  # what `wandb leet inspect` starts
+    (file,) = folder.glob("*.wandb")
+    command = [core, "leet", "inspect", "-no-observability", "-json", *options, "-run-file", str(file)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -88,7 +92,7 @@ def test_make_tracker_writes_an_offline_run_that_reads_back_whole(
     tracker.finish({"actual/step_seconds": 2.5, "actual/val_loss": 1.5, "exit_reason": "done"}, 0)
 
     (folder,) = runs(run_dir)
-    run = json.loads(inspect(folder, "--summary"))
+    run = json.loads(inspect(folder, "-summary"))
     assert run["run_id"] == tracker.run_id
     assert (run["project"], run["name"], run["notes"], run["tags"]) == (
         "test",
@@ -134,7 +138,7 @@ def test_nothing_is_left_in_the_home_folder(plan: RunPlan, run_dir: Path) -> Non
 def test_a_failed_run_is_marked_as_failed(plan: RunPlan, run_dir: Path) -> None:
     tracker = track(plan, run_dir)
     tracker.finish({}, 5)
-    run = json.loads(inspect(runs(run_dir)[0], "--summary"))
+    run = json.loads(inspect(runs(run_dir)[0], "-summary"))
     assert (run["state"], run["exit_code"]) == ("failed", 5)
 
 
