@@ -15,6 +15,7 @@ from preflight.resolution import Resolution
 BPE_IDS = 50257  # of GPT-2
 AUTO = {Tokenizer.byte: DataKind.stdlib, Tokenizer.gpt2: DataKind.openwebtext, Tokenizer.other: DataKind.bin}
 BPE_KINDS = (DataKind.openwebtext, DataKind.fineweb_edu)  # prepared with GPT-2's tokenizer, whatever the model
+READY_KINDS = (*BPE_KINDS, DataKind.bin)  # tokenised and divided before the launcher sees them
 OWN_KINDS = (DataKind.text, DataKind.bin)  # those that data.path belongs to
 DEFAULT_VAL_FRACTION = 0.1
 
@@ -24,6 +25,9 @@ def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, res
     kind = AUTO[model.tokenizer] if data.kind is DataKind.auto else data.kind
     resolution.provenance["data.kind"] = "default" if data.kind is DataKind.auto else "given"
     path = _own_path(data, kind, resolution)
+    if data.val_fraction != DEFAULT_VAL_FRACTION and kind in READY_KINDS and resolution.is_sound("data.val_fraction"):
+        message = f"has no effect with data={kind.name}, which is divided when it is prepared"
+        resolution.refuse("data.val_fraction", data.val_fraction, message, f"data.val_fraction={DEFAULT_VAL_FRACTION}")
     _check_tokenizer(kind, model, resolution)
     if kind is DataKind.text and path is None:
         return None
@@ -102,9 +106,9 @@ def _folder_name(data: DataConfig, kind: DataKind, model: ModelConfig, path: Pat
     name = kind.name
     if path is not None:
         name = f"text-{path.stem}-{crc32(str(path).encode()):08x}"  # two files may have the same name
-    if model.tokenizer is Tokenizer.gpt2 and kind not in (*BPE_KINDS, DataKind.bin):
+    if model.tokenizer is Tokenizer.gpt2 and kind not in READY_KINDS:
         name += "-gpt2"
-    if data.val_fraction != DEFAULT_VAL_FRACTION and kind is not DataKind.bin:
+    if data.val_fraction != DEFAULT_VAL_FRACTION and kind not in READY_KINDS:
         name += f"-val{data.val_fraction:g}"
     return name
 

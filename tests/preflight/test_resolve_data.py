@@ -40,6 +40,12 @@ def test_data_made_otherwise_lies_elsewhere(tmp_path):
     assert len(dirs) == 5
 
 
+def test_val_fraction_of_data_that_is_divided_already_is_refused():
+    problem = problem_of("model=gpt2_124m", "hw=4090", "data.val_fraction=0.2")
+    assert problem.path == "data.val_fraction"
+    assert "has no effect with data=openwebtext" in problem.message
+
+
 def test_text_may_be_a_file_or_a_folder(tmp_path):
     (tmp_path / "text.txt").write_text("hello")
     assert resolved("data=text", f"data.path={tmp_path}/text.txt").data.source_path == f"{tmp_path}/text.txt"
