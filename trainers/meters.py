@@ -220,6 +220,7 @@ class Meters:
             failed_rank=failed_rank,
             device=_device_name(self.device, plan.hw.card.label),
             torch=torch.__version__,
+            energy_is_measured=joules is not None,
         )
 
     def _terms_seconds(self, is_compiled: bool) -> dict[str, float]:

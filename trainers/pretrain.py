@@ -162,8 +162,10 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         reason = "" if is_end else stopping.REASONS[votes()]  # asked for or not, it is done
 
         # look at the losses
-        must_evaluate = is_end or (trainer.eval_interval > 0 and step % trainer.eval_interval == 0 and not reason)
-        must_save = is_end or bool(reason) or step % trainer.checkpoint_interval == 0
+        must_evaluate = is_end or (trainer.eval_interval > 0 and step % trainer.eval_interval == 0)
+        must_save = (
+            is_end or bool(reason) or (trainer.checkpoint_interval > 0 and step % trainer.checkpoint_interval == 0)
+        )
         must_log = is_end or bool(reason) or step % trainer.log_interval == 0 or step == 1
         if must_log or must_evaluate or must_save or device.type == "cpu":
             recent = distributed.mean_over_ranks(torch.stack(losses).tolist())

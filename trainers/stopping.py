@@ -20,8 +20,9 @@ REASONS = tuple(EXIT_CODES)  # ranks vote by index, the largest wins
 
 def vote(job: Job, elapsed_seconds: float) -> int:
     """This rank's view, as an index of REASONS."""
-    if job.stop.requested:
-        return REASONS.index(job.stop.requested)
+    asked = job.stop.requested
+    if asked:
+        return REASONS.index(asked)
     return REASONS.index(OVER_BUDGET) if is_over_budget(job, elapsed_seconds) else 0
 
 
