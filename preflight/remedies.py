@@ -121,10 +121,16 @@ def memory_message(plan: RunPlan, estimate: Estimate) -> str:
             f"({STATE_BYTES_PER_PARAM} bytes a parameter, fp32 in every precision); {allowed}. "
             "No micro-batch, precision or number of cards helps: every DDP rank holds all of it."
         )
-    need = f"trainer.micro_batch_size={plan.trainer.micro_batch_size} needs up to {format_bytes(memory.device.high)}"
-    return (
-        f"{need} per rank in {memory.phase.replace('_', ' ')} (expected {format_bytes(memory.device.mid)}); {allowed}."
+    phase = memory.phase.replace("_", " ")
+    text = (
+        f"trainer.micro_batch_size={plan.trainer.micro_batch_size} needs up to {format_bytes(memory.device.high)} "
+        f"per rank in {phase} (expected {format_bytes(memory.device.mid)}); {allowed}."
     )
+    sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
+    if not sizes or largest_fitting(plan, sizes) is not None:
+        return text
+    least = format_bytes(estimate_memory(at_micro_batch_size(plan, sizes[0])).device.high)
+    return f"{text} Not even trainer.micro_batch_size={sizes[0]} fits: {least}."
 
 
 def _by_itself(plan: RunPlan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import given, settings
-from random_plans import PRECISIONS, SETTINGS, plan_of, questions
+from random_plans import PRECISIONS, SETTINGS, plan_of, questions, shaped
 
 from conf.schema import PolicyChoice
 from preflight.bill import make_bill
@@ -127,3 +127,14 @@ def given_override(plan, override):
         "lowering.keep": {"keep": tuple(rung for rung in value.strip("[]").split(",") if rung)},
     }[path]
     return replace(plan, lowering=replace(lowering, **field))
+
+
+def test_lower_says_that_precision_cannot_save_gpt2_xl_on_11_gb(make_plan):
+    # 1,557,611,200 parameters x 16 bytes = 23.2 GiB of fp32 states, whatever the precision (transformers#1750)
+    plan = make_plan(model=shaped(make_plan().model, 48, 25, 1600), micro_batch_size=1, precision=Precision.fp32)
+    card = replace(plan.hw.card, memory_bytes=11 * 2**30)
+    lowered = lower(replace(plan, hw=replace(plan.hw, card=card)))
+    assert lowered.plan.trainer.precision is Precision.fp32
+    memory = next(violation for violation in lowered.violations if violation.budget == "memory")
+    assert "needs 23.2 GiB per rank for weights, gradients and Adam alone" in memory.message
+    assert "fp32 in every precision" in memory.message

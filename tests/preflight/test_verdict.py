@@ -66,6 +66,7 @@ def test_violations_of_memory_offers_recomputation_when_not_even_one_sequence_fi
     # 960M parameters: 14.3 GiB at 16 bytes; 3.6 GiB and 4 GiB a sequence in the simple sums
     plan = make_plan(model=deep(make_plan, 96), micro_batch_size=8, budget={"max_hours": None})
     assert one_violation(plan).fix == "trainer.activation_checkpointing=full trainer.micro_batch_size=4"
+    assert "Not even trainer.micro_batch_size=1 fits:" in one_violation(plan).message
 
 
 def test_violations_of_memory_says_that_no_batch_helps_when_the_states_alone_do_not_fit(make_plan):
