@@ -1,9 +1,9 @@
 """Peak memory of one rank, term by term and phase by phase: how much, how sure, and what it is made of.
 
 allocated = max over phases of the tensors alive (`memory_phases`); reserved = allocated + allocator slack;
-device = reserved + context + NCCL, or on a CPU the process's resident set. Bands: p10 and p90 of the parts, added
-up, since their errors have common causes. The tensor sums hold within 3 % of a trace of the trainer's own code in eager mode;
-Inductor decides for itself what it keeps, so compiled plans carry a wider band until runs have been measured.
+device = reserved + context + NCCL, or on a CPU the process's resident set. Bands: p10 and p90 of the parts, added up,
+since their errors have common causes. The tensor sums hold within 1 % of a trace of the trainer's own code in eager
+mode; Inductor decides for itself what it keeps, so compiled plans have a wider band until runs have been measured.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from preflight.band import Band
-from preflight.memory_device import (
-    base_bytes,
-    communication_bytes,
-    cublas_workspace_bytes,
-    slack_fixed,
-    slack_fraction,
-)
-from preflight.memory_phases import TOKEN_TERMS, Terms, phase_terms
-from preflight.memory_workload import workload_of
-from preflight.params import count_params
-from preflight.plan import CardKind, RunPlan
+from preflight.memory_device import Edges, base_bytes, communication_bytes, cublas_workspace_bytes, slack_bytes
+from preflight.memory_phases import TOKEN_TERMS, phases_of, terms_of
+from preflight.memory_workload import FP32_BYTES, workload_of
+from preflight.plan import CardKind, Factor, RunPlan
 from preflight.units import GIB
 
-EAGER_TOKEN_FACTORS = (0.96, 1.05)  # formula against trace and public eager runs
-COMPILED_TOKEN_FACTORS = (0.85, 1.15)
-UNIFIED_TOKEN_FACTORS = (0.7, 1.5)  # mps: never measured by us
-CHECKPOINT_BYTES_PER_PARAM = 12  # fp32 weights and Adam's two moments
-HOST_BYTES_PER_RANK = 2 * GIB  # python, torch, CUDA's host side, pinned buffers; compiled kernels' workers come on top
+# Ratio of what scales with tokens to the formula, at the low and the high edge.
+EAGER_FACTORS = (0.97, 1.04)  # trace: within 1 %; public eager runs: within 3 %
+COMPILED_FACTORS = (0.85, 1.15)  # Inductor's choices differ by version
+UNIFIED_FACTORS = (0.7, 1.5)  # mps: never measured by us
+CHECKPOINT_COPIES = 3  # weights and Adam's two moments, in fp32
+HOST_BYTES_PER_RANK = 2 * GIB  # python, torch, CUDA's host side, pinned buffers
+
+# What `preflight.calibration` splits a measured peak by: base + fixed + factor x (token terms + slack).
+BASE_TERMS = ("context", "process")
+SCALING_TERMS = (*TOKEN_TERMS, "allocator_slack")
+CALIBRATED_BY = ("activation_bytes", "base_memory_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,99 +49,72 @@ class MemoryEstimate:
 
 def estimate_memory(plan: RunPlan) -> MemoryEstimate:
     """Peak over the phases of a step, an evaluation and a checkpoint."""
-    kind = plan.hw.card.kind
-    token_factor = plan.calibration.factors.get("activation_bytes")
-    phases = phase_terms(workload_of(plan))
-    if token_factor is not None:
-        phases = {name: _scaled(terms, token_factor.value) for name, terms in phases.items()}
-    workspace = cublas_workspace_bytes(plan.hw.card)
-    phases_bytes = {name: sum(terms.values()) + workspace for name, terms in phases.items()}
+    card, factors = plan.hw.card, plan.calibration.factors
+    phases = phases_of(workload_of(plan))
+    low, mid, high = _token_factors(plan)
+    workspace = cublas_workspace_bytes(card)
+    phases_bytes = {name: int(total) + workspace for name, total in phases.totals(mid).items()}
     phase = max(phases_bytes, key=phases_bytes.__getitem__)
-    terms, allocated_bytes = phases[phase], phases_bytes[phase]
-    token_bytes = sum(terms.get(name, 0) for name in TOKEN_TERMS)
-    allocated = _token_band(plan, allocated_bytes, token_bytes)
-    reserved = _with_slack(plan, allocated)
-    device = _with_base(plan, reserved)
-    outside = int(device.mid) - int(reserved.mid)
-    communication = int(communication_bytes(plan.hw)[1])
-    terms = terms | {
-        "cublas_workspace": workspace,
-        "allocator_slack": int(reserved.mid) - allocated_bytes,
-        "process" if kind is CardKind.cpu else "context": outside - communication,
-        "nccl": communication,
-    }
+    tensors = terms_of(phases, phase, mid) | {"cublas_workspace": workspace}
+    allocated_bytes = phases_bytes[phase] = sum(tensors.values())
+    token_bytes = phases.token_bytes(phase)
+    slack = slack_bytes(card.kind, plan.trainer.compile, allocated_bytes)
+    base = _edges(factors["base_memory_bytes"]) if "base_memory_bytes" in factors else base_bytes(card.kind)
+    communication = communication_bytes(plan.hw)
+    spread = ((low - mid) * token_bytes, 0, (high - mid) * token_bytes)
+    source = _source(plan)
+    allocated = _band(source, allocated_bytes, spread)
     card_bytes = _total_bytes(plan)
-    n_ranks = plan.hw.n_gpus_per_node
+    device = _band(source, allocated_bytes, spread, slack, base, communication)
+    outside = {
+        "allocator_slack": slack[1],
+        BASE_TERMS[card.kind is CardKind.cpu]: base[1],
+        "nccl": communication[1],
+    }
     return MemoryEstimate(
         allocated=allocated,
-        reserved=allocated if kind is CardKind.cpu else reserved,
+        reserved=allocated if card.kind is CardKind.cpu else _band(source, allocated_bytes, spread, slack),
         device=device,
-        terms_bytes={name: n_bytes for name, n_bytes in terms.items() if n_bytes},
+        terms_bytes={name: n_bytes for name, n_bytes in (tensors | outside).items() if n_bytes},
         phases_bytes=phases_bytes,
         phase=phase,
         card_bytes=card_bytes,
         usable_bytes=_usable_bytes(plan, card_bytes),
-        checkpoint_bytes=CHECKPOINT_BYTES_PER_PARAM * count_params(plan.model, plan.trainer.sequence_length).total,
-        host_memory_bytes=n_ranks * (int(device.mid) if kind is CardKind.cpu else HOST_BYTES_PER_RANK),
+        checkpoint_bytes=CHECKPOINT_COPIES * FP32_BYTES * phases.n_params,
+        host_memory_bytes=_host_bytes(plan, int(device.mid)),
     )
 
 
-def _scaled(terms: Terms, factor: float) -> Terms:
-    return {name: round(n_bytes * factor) if name in TOKEN_TERMS else n_bytes for name, n_bytes in terms.items()}
+def _band(source: str, mid: int, *parts: Edges) -> Band:
+    """`mid` and the parts, edge by edge."""
+    return Band(
+        low=mid + sum(part[0] for part in parts),
+        mid=mid + sum(part[1] for part in parts),
+        high=mid + sum(part[2] for part in parts),
+        source=source,
+    )
 
 
-def _source(plan: RunPlan, factor_name: str) -> str:
-    factor = plan.calibration.factors.get(factor_name)
-    return "formula" if factor is None else f"calibrated ({factor.n_runs} runs)"
+def _edges(factor: Factor) -> Edges:
+    return factor.low, round(factor.value), factor.high
 
 
-def _token_band(plan: RunPlan, allocated_bytes: int, token_bytes: int) -> Band:
-    """The model's own share is known to the byte; what grows with the micro-batch carries the uncertainty."""
+def _token_factors(plan: RunPlan) -> tuple[float, float, float]:
+    """Low, mid, high of what grows with the micro-batch; the model's own share is known to the byte."""
     factor = plan.calibration.factors.get("activation_bytes")
     if factor is not None:
-        low, high = factor.low / factor.value, factor.high / factor.value
-    elif plan.hw.card.kind is CardKind.mps:
-        low, high = UNIFIED_TOKEN_FACTORS
+        return factor.low, factor.value, factor.high
+    if plan.hw.card.kind is CardKind.mps:
+        low, high = UNIFIED_FACTORS
     else:
-        low, high = COMPILED_TOKEN_FACTORS if plan.trainer.compile else EAGER_TOKEN_FACTORS
-    return Band(
-        low=allocated_bytes + token_bytes * (low - 1),
-        mid=allocated_bytes,
-        high=allocated_bytes + token_bytes * (high - 1),
-        source=_source(plan, "activation_bytes"),
-    )
+        low, high = COMPILED_FACTORS if plan.trainer.compile else EAGER_FACTORS
+    return low, 1.0, high
 
 
-def _with_slack(plan: RunPlan, allocated: Band) -> Band:
-    """Plus what the allocator holds beyond the tensors; measured runs contain it already."""
-    low, mid, high = slack_fraction(plan.hw.card.kind, plan.trainer.compile)
-    low_fixed, mid_fixed, high_fixed = slack_fixed(plan.hw.card.kind)
-    slack = int(mid * allocated.mid + mid_fixed)
-    if "activation_bytes" in plan.calibration.factors:
-        return allocated.plus(slack)
-    return Band(
-        low=allocated.low + int(low * allocated.mid + low_fixed),
-        mid=allocated.mid + slack,
-        high=allocated.high + int(high * allocated.mid + high_fixed),
-        source=allocated.source,
-    )
-
-
-def _with_base(plan: RunPlan, reserved: Band) -> Band:
-    """Plus context or process, plus NCCL."""
-    low, mid, high = base_bytes(plan.hw.card.kind)
-    factor = plan.calibration.factors.get("base_memory_bytes")
-    if factor is not None:
-        low, mid, high = factor.low, factor.value, factor.high
-    low_nccl, mid_nccl, high_nccl = communication_bytes(plan.hw)
-    return Band(
-        low=reserved.low + low + low_nccl,
-        mid=reserved.mid + int(mid) + int(mid_nccl),
-        high=reserved.high + high + high_nccl,
-        source=_source(
-            plan, "activation_bytes" if "activation_bytes" in plan.calibration.factors else "base_memory_bytes"
-        ),
-    )
+def _source(plan: RunPlan) -> str:
+    factors = plan.calibration.factors
+    n_runs = max((factors[name].n_runs for name in CALIBRATED_BY if name in factors), default=0)
+    return f"calibrated ({n_runs} runs)" if n_runs else "formula"
 
 
 def _total_bytes(plan: RunPlan) -> int | None:
@@ -157,3 +129,8 @@ def _usable_bytes(plan: RunPlan, card_bytes: int | None) -> int | None:
         return None
     n_sharing = plan.hw.n_gpus_per_node if plan.hw.card.kind is CardKind.cpu else 1
     return int(card_bytes * plan.budget.max_memory_fraction) // n_sharing
+
+
+def _host_bytes(plan: RunPlan, device_bytes: int) -> int:
+    """All ranks of a node."""
+    return plan.hw.n_gpus_per_node * (device_bytes if plan.hw.card.kind is CardKind.cpu else HOST_BYTES_PER_RANK)

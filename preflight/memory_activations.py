@@ -9,11 +9,50 @@ matrix (Dao et al. 2022, arXiv:2205.14135).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from conf.schema import Family
 from preflight.memory_workload import FP32_BYTES, Workload
 from preflight.params import kv_dim
 
-COMPILED_ACTIVATIONS_FRACTION = 30 / 36  # Inductor keeps 16-bit residuals or recomputes norms (memory of nanoGPT-likes)
+
+class LayerBytes(NamedTuple):
+    """By part of the layer."""
+
+    residual: int
+    attention: int
+    mlp: int
+    norms: int
+
+
+def saved(work: Workload) -> LayerBytes:
+    """What the whole forward pass keeps: every layer, or with recomputation every block's input; and the final norm."""
+    n_layer = work.model.n_layer
+    layers = saved_inputs(work, n_layer) if work.recomputes_blocks else _whole_layers(work, n_layer)
+    return layers._replace(residual=layers.residual + outer_bytes(work) * work.n_tokens)
+
+
+def saved_inputs(work: Workload, n_layer: int) -> LayerBytes:
+    """The stream as it enters each of `n_layer` blocks."""
+    return LayerBytes(n_layer * work.numerics.residual * work.model.n_embd * work.n_tokens, 0, 0, 0)
+
+
+def saved_with_one_whole(work: Workload, n_layer: int) -> LayerBytes:
+    """When a block's backward begins: with recomputation that block is whole again, the others are inputs."""
+    if not work.recomputes_blocks:
+        return _whole_layers(work, n_layer)
+    layer = _whole_layers(work, 1)
+    return layer._replace(residual=layer.residual + saved_inputs(work, n_layer - 1).residual)
+
+
+def _whole_layers(work: Workload, n_layer: int) -> LayerBytes:
+    n_rows = n_layer * work.n_tokens
+    return LayerBytes(
+        residual=n_rows * residual_bytes(work),
+        attention=n_rows * attention_bytes(work),
+        mlp=n_rows * mlp_bytes(work),
+        norms=n_rows * norm_bytes(work),
+    )
 
 
 def attention_bytes(work: Workload) -> int:

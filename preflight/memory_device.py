@@ -10,26 +10,26 @@ from __future__ import annotations
 from preflight.plan import Card, CardKind, HwPlan
 from preflight.units import GIB, MIB
 
-Edges = tuple[float, float, float]
+Edges = tuple[float, int, float]  # low, mid, high in bytes; mid is whole, so that terms sum exactly
 
 # Two handles (forward thread, autograd thread) of `:4096:2:16:8`, from Hopper on 32 MiB (ATen's CublasHandlePool.cpp).
 CUBLAS_WORKSPACE_BYTES = 2 * 8_519_680
 CUBLAS_WORKSPACE_HOPPER_BYTES = 2 * 32 * MIB
 HOPPER_COMPUTE_CAPABILITY = 9.0
 
-CONTEXT_BYTES: Edges = (0.25 * GIB, 0.45 * GIB, 0.8 * GIB)
-NCCL_BYTES: Edges = (0.2 * GIB, 0.5 * GIB, 1.0 * GIB)
-NCCL_MANY_RANKS_BYTES: Edges = (0.3 * GIB, 0.8 * GIB, 1.8 * GIB)
+CONTEXT_BYTES: Edges = (0.25 * GIB, 460 * MIB, 0.8 * GIB)
+NCCL_BYTES: Edges = (0.2 * GIB, 512 * MIB, 1.0 * GIB)
+NCCL_MANY_RANKS_BYTES: Edges = (0.3 * GIB, 820 * MIB, 1.8 * GIB)
 MANY_RANKS = 8
 
 SLACK_FIXED_BYTES: Edges = (2 * MIB, 20 * MIB, 60 * MIB)
-SLACK_FRACTION: Edges = (0.01, 0.04, 0.10)
-COMPILED_SLACK_FRACTION: Edges = (0.01, 0.05, 0.15)  # mixed block sizes, private pools
+SLACK_FRACTION = (0.01, 0.04, 0.10)
+COMPILED_SLACK_FRACTION = (0.01, 0.05, 0.15)  # mixed block sizes, private pools
 
 # CPU: resident set of python + torch + the trainer before the model is built, and thread stacks, code paged in later.
 PROCESS_BYTES: Edges = (260 * MIB, 330 * MIB, 420 * MIB)
-HEAP_SLACK_FRACTION: Edges = (0.0, 0.08, 0.25)  # glibc keeps freed blocks; checkpointing is the worst
-METAL_BYTES: Edges = (0.1 * GIB, 0.4 * GIB, 1.2 * GIB)
+HEAP_SLACK_FRACTION = (0.0, 0.08, 0.25)  # glibc keeps freed blocks; checkpointing is the worst
+METAL_BYTES: Edges = (0.1 * GIB, 410 * MIB, 1.2 * GIB)
 
 
 def cublas_workspace_bytes(card: Card) -> int:
@@ -40,16 +40,14 @@ def cublas_workspace_bytes(card: Card) -> int:
     return CUBLAS_WORKSPACE_HOPPER_BYTES if recent and card.kind is CardKind.cuda else CUBLAS_WORKSPACE_BYTES
 
 
-def slack_fraction(kind: CardKind, compiled: bool) -> Edges:
-    """Of the tensors at the peak: what the allocator holds beyond them."""
+def slack_bytes(kind: CardKind, compiled: bool, tensor_bytes: int) -> Edges:
+    """What the allocator holds beyond the tensors of the peak."""
     if kind is CardKind.cpu:
-        return HEAP_SLACK_FRACTION
-    return COMPILED_SLACK_FRACTION if compiled else SLACK_FRACTION
-
-
-def slack_fixed(kind: CardKind) -> Edges:
-    """Partly filled segments, whatever the model's size; the heap's is part of the fraction."""
-    return (0.0, 0.0, 0.0) if kind is CardKind.cpu else SLACK_FIXED_BYTES
+        low, mid, high = HEAP_SLACK_FRACTION
+        return low * tensor_bytes, int(mid * tensor_bytes), high * tensor_bytes
+    low, mid, high = COMPILED_SLACK_FRACTION if compiled else SLACK_FRACTION
+    low_fixed, mid_fixed, high_fixed = SLACK_FIXED_BYTES
+    return low * tensor_bytes + low_fixed, int(mid * tensor_bytes) + mid_fixed, high * tensor_bytes + high_fixed
 
 
 def base_bytes(kind: CardKind) -> Edges:
@@ -62,5 +60,5 @@ def base_bytes(kind: CardKind) -> Edges:
 def communication_bytes(hw: HwPlan) -> Edges:
     """NCCL's channels and buffers; gloo keeps its own in host memory, a few MiB."""
     if hw.world_size == 1 or hw.card.kind in (CardKind.cpu, CardKind.mps):
-        return (0.0, 0.0, 0.0)
+        return (0.0, 0, 0.0)
     return NCCL_MANY_RANKS_BYTES if hw.world_size >= MANY_RANKS else NCCL_BYTES

@@ -1,21 +1,23 @@
-"""Which tensors live at the same time? A step's, an evaluation's and a checkpoint's moments, term by term.
+"""Which tensors live at the same time? The moments of a step and of an evaluation that can be the peak, term by term.
 
-The peak is the largest of them. GPT-2-sized models peak when the loss is differentiated (the logits), large models with
-few tokens at the optimizer step or at the end of the backward pass.
+GPT-2-sized models peak when the loss is differentiated (the logits), deep ones when the first layer's backward begins,
+large ones with few tokens at the end of the backward pass, when all gradients are there.
 """
 
 from __future__ import annotations
 
-from preflight import memory_activations as activations
-from preflight.memory_workload import Workload
-from preflight.params import count_params, matmul_params
+from typing import NamedTuple
 
-Terms = dict[str, int]
+from preflight import memory_activations as activations
+from preflight.memory_activations import LayerBytes
+from preflight.memory_states import States, states_of
+from preflight.memory_workload import Workload
+
 TOKEN_BYTES = 8  # int64
 N_BATCHES = 2  # the one in work and the one fetched for the next pass
-N_MOMENTS = 2  # Adam's m and v
+NOTHING_SAVED = LayerBytes(0, 0, 0, 0)
 
-# What grows with the micro-batch; the rest depends on the model alone.
+# Terms that grow with the micro-batch; the others depend on the model alone.
 TOKEN_TERMS = (
     "inputs",
     "activations_residual",
@@ -27,145 +29,203 @@ TOKEN_TERMS = (
 )
 
 
-def phase_terms(work: Workload) -> dict[str, Terms]:
-    """Every phase's tensors in bytes. Steady state: Adam's moments exist."""
-    numerics, model = work.numerics, work.model
-    n_params = count_params(model, work.sequence_length).total
-    n_tokens = work.n_tokens
-    weights = numerics.weight * n_params
-    resident = {
-        "weights": weights,
-        "optimizer_states": N_MOMENTS * weights,
-        "inputs": 2 * N_BATCHES * TOKEN_BYTES * n_tokens,
+class Moment(NamedTuple):
+    """Bytes beyond weights, optimizer states and inputs, which are always there."""
+
+    saved: LayerBytes = NOTHING_SAVED
+    gradients: int = 0
+    gradients_in_flight: int = 0
+    weight_casts: int = 0
+    working_tensors: int = 0
+    logits_and_loss: int = 0
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What the model alone decides."""
+        return self.gradients + self.gradients_in_flight + self.weight_casts
+
+    @property
+    def token_bytes(self) -> int:
+        """What grows with the micro-batch."""
+        return sum(self.saved) + self.working_tensors + self.logits_and_loss
+
+
+class Phases(NamedTuple):
+    """One rank in the steady state: Adam's moments exist."""
+
+    n_params: int
+    weights: int
+    optimizer_states: int
+    inputs: int
+    moments: dict[str, Moment]
+
+    def token_bytes(self, name: str) -> int:
+        """The part of a phase that grows with the micro-batch."""
+        return self.inputs + self.moments[name].token_bytes
+
+    def totals(self, token_factor: float) -> dict[str, float]:
+        """Bytes of each phase, what grows with the micro-batch multiplied by a factor."""
+        always = self.weights + self.optimizer_states + token_factor * self.inputs
+        return {
+            name: always + moment.fixed_bytes + token_factor * moment.token_bytes
+            for name, moment in self.moments.items()
+        }
+
+
+def phases_of(work: Workload) -> Phases:
+    """Every moment that can be the peak."""
+    states = states_of(work)
+    return Phases(
+        n_params=states.n_params,
+        weights=states.weights,
+        optimizer_states=states.optimizer,
+        inputs=2 * N_BATCHES * TOKEN_BYTES * work.n_tokens,
+        moments={
+            "forward": _forward(work, states),
+            "loss_backward": _loss_backward(work, states),
+            "head_backward": _head_backward(work, states),
+            "layer_backward": _layer_backward(work, states),
+            "backward_end": _backward_end(work, states),
+            "optimizer_step": Moment(gradients=states.gradients),
+            "evaluation": _evaluation(work, states),
+            "checkpoint": Moment(gradients=_between_steps(work, states)),
+        },
+    )
+
+
+def terms_of(phases: Phases, name: str, token_factor: float) -> dict[str, int]:
+    """One phase's working."""
+    moment = phases.moments[name]
+    terms = {
+        "weights": phases.weights,
+        "gradients": moment.gradients,
+        "gradients_in_flight": moment.gradients_in_flight,
+        "optimizer_states": phases.optimizer_states,
+        "weight_casts": moment.weight_casts,
+        "activations_residual": moment.saved.residual,
+        "activations_attention": moment.saved.attention,
+        "activations_mlp": moment.saved.mlp,
+        "activations_norms": moment.saved.norms,
+        "working_tensors": moment.working_tensors,
+        "logits_and_loss": moment.logits_and_loss,
+        "inputs": phases.inputs,
     }
-    kept = weights if work.keeps_gradients else 0
-    head = model.vocab_size * model.n_embd
-    casts = numerics.compute * matmul_params(model) if numerics.casts_weights else 0
-    head_cast = numerics.compute * head if numerics.casts_weights else 0
-    saved = _saved(work)
-    loss_casts = head_cast if work.recomputes_blocks else casts
-    return {
-        "forward": resident
-        | saved
-        | {
-            "gradients": kept,
-            "weight_casts": casts,
-            "working_tensors": _norm_output(work),
-            "logits_and_loss": _loss(work, numerics.loss_forward_bytes_per_logit),
-        },
-        "loss_backward": resident
-        | saved
-        | {
-            "gradients": kept,
-            "weight_casts": loss_casts,
-            "logits_and_loss": _loss(work, numerics.loss_backward_bytes_per_logit),
-        },
-        "head_backward": resident
-        | saved
-        | {
-            "gradients": kept,
-            "weight_casts": loss_casts,
-            "working_tensors": numerics.compute * model.n_embd * n_tokens,
-            "gradients_in_flight": numerics.compute * head,
-            "logits_and_loss": numerics.compute * model.vocab_size * n_tokens,
-        },
-        "layer_backward": resident
-        | _saved_for_layers(work)
-        | {
-            "gradients": kept if work.keeps_gradients else _head_gradient(work),
-            "weight_casts": 0 if work.recomputes_blocks else casts - head_cast,
-            "working_tensors": activations.backward_working_bytes(work) * n_tokens,
-            "gradients_in_flight": _layer_gradients_in_flight(work),
-        },
-        "backward_end": resident
-        | {
-            "gradients": weights,
-            "working_tensors": numerics.residual * model.n_embd * n_tokens,
-            "gradients_in_flight": _embedding_gradients_in_flight(work),
-        },
-        "optimizer_step": resident | {"gradients": weights},
-        "evaluation": resident | _evaluation(work, casts),
-        "checkpoint": resident | {"gradients": _bucket_bytes(work, weights)},
-    }
+    if token_factor != 1.0:
+        terms |= {term: round(token_factor * terms[term]) for term in TOKEN_TERMS}
+    return terms
 
 
-def _saved(work: Workload) -> Terms:
-    """What the whole forward pass keeps."""
-    n_tokens, n_layer = work.n_tokens, work.model.n_layer
-    outer = activations.outer_bytes(work) * n_tokens
-    if work.recomputes_blocks:
-        stream = work.numerics.residual * work.model.n_embd * n_tokens * n_layer
-        return {"activations_residual": stream + outer}
-    layers = _per_layer(work, n_layer)
-    layers["activations_residual"] += outer
-    return layers
-
-
-def _saved_for_layers(work: Workload) -> Terms:
-    """What is left of it when the last layer's backward begins; with recomputation that layer is whole again."""
+def _forward(work: Workload, states: States) -> Moment:
+    """The loss is there, and the final norm's output until the forward pass returns. Or: a block that is not kept."""
+    loss = work.numerics.loss_forward_bytes_per_logit * work.n_logits
+    norm_output = work.numerics.residual * work.model.n_embd * work.n_tokens if work.numerics.casts_weights else 0
+    end = Moment(
+        saved=activations.saved(work),
+        gradients=states.kept_gradients,
+        weight_casts=_all_casts(work, states),
+        working_tensors=norm_output,
+        logits_and_loss=loss,
+    )
     if not work.recomputes_blocks:
-        return _per_layer(work, work.model.n_layer)
-    layer = _per_layer(work, 1)
-    others = work.model.n_layer - 1
-    layer["activations_residual"] += work.numerics.residual * work.model.n_embd * work.n_tokens * others
-    return layer
+        return end
+    block = activations.no_grad_working_bytes(work) * work.n_tokens
+    in_block = Moment(
+        saved=activations.saved_inputs(work, work.model.n_layer),
+        gradients=states.kept_gradients,
+        weight_casts=_all_casts(work, states) - states.head_cast,
+        working_tensors=block,
+    )
+    return max(end, in_block, key=_total)
 
 
-def _per_layer(work: Workload, n_layer: int) -> Terms:
-    n_rows = n_layer * work.n_tokens
-    fraction = activations.COMPILED_ACTIVATIONS_FRACTION if work.compiled else 1.0
-    return {
-        "activations_residual": round(n_rows * activations.residual_bytes(work) * fraction),
-        "activations_attention": round(n_rows * activations.attention_bytes(work) * fraction),
-        "activations_mlp": round(n_rows * activations.mlp_bytes(work) * fraction),
-        "activations_norms": round(n_rows * activations.norm_bytes(work) * fraction),
-    }
+def _loss_backward(work: Workload, states: States) -> Moment:
+    """Everything is kept and the logits' gradient is being made."""
+    return Moment(
+        saved=activations.saved(work),
+        gradients=states.kept_gradients,
+        weight_casts=states.head_cast if work.recomputes_blocks else _all_casts(work, states),
+        logits_and_loss=work.numerics.loss_backward_bytes_per_logit * work.n_logits,
+    )
 
 
-def _loss(work: Workload, bytes_per_logit: int) -> int:
-    per_logit = min(bytes_per_logit, 3 * work.numerics.compute) if work.compiled else bytes_per_logit
-    return per_logit * work.model.vocab_size * work.n_tokens
-
-
-def _norm_output(work: Workload) -> int:
-    """Until the forward pass returns, the final norm's fp32 output lives beside its cast."""
-    if work.numerics.residual == work.numerics.compute:
-        return 0
-    return work.numerics.residual * work.model.n_embd * work.n_tokens
-
-
-def _head_gradient(work: Workload) -> int:
-    return work.numerics.weight * work.model.vocab_size * work.model.n_embd
-
-
-def _layer_gradients_in_flight(work: Workload) -> int:
-    """The head's gradient waits for the embedding's when they are one matrix; one weight's gradient is being made."""
+def _head_backward(work: Workload, states: States) -> Moment:
+    """The head's two matmuls; or, where weights were cast, its gradient beside the copy in the weights' own type."""
     numerics, model = work.numerics, work.model
-    one_weight = numerics.compute * model.d_ff * model.n_embd
-    waits = model.tied_head and work.keeps_gradients
-    return one_weight + (_head_gradient(work) if waits else 0)
+    casts = states.head_cast if work.recomputes_blocks else _all_casts(work, states)
+    matmuls = Moment(
+        saved=activations.saved(work),
+        gradients=states.kept_gradients,
+        gradients_in_flight=numerics.compute * model.vocab_size * model.n_embd,
+        weight_casts=casts,
+        working_tensors=numerics.compute * model.n_embd * work.n_tokens,
+        logits_and_loss=numerics.compute * work.n_logits,
+    )
+    if not numerics.casts_weights:
+        return matmuls
+    cast_back = matmuls._replace(
+        gradients_in_flight=matmuls.gradients_in_flight + states.head_gradient,
+        weight_casts=casts - states.head_cast,
+        logits_and_loss=0,
+    )
+    return max(matmuls, cast_back, key=_total)
 
 
-def _embedding_gradients_in_flight(work: Workload) -> int:
-    """The embedding's gradient is made dense (V x n_embd), and added to the head's if tied, then to what is kept."""
-    copies = (1 if work.model.tied_head else 0) + (1 if work.keeps_gradients else 0)
-    return copies * _head_gradient(work)
+def _layer_backward(work: Workload, states: States) -> Moment:
+    """From the last layer to the first, activations go and gradients come, both evenly: an end is the peak."""
+    n_layer = work.model.n_layer
+    last, first = _backward_of_layer(work, states, n_layer), _backward_of_layer(work, states, 1)
+    return max(last, first, key=_total)
 
 
-def _bucket_bytes(work: Workload, weights: int) -> int:
-    """Between steps gradients are gone, but DDP's buckets are not."""
-    return weights if work.has_buckets else 0
+def _backward_of_layer(work: Workload, states: States, n_left: int) -> Moment:
+    """`n_left` layers' activations are left, the current one's included; it is recomputed first if it was not kept."""
+    n_done = work.model.n_layer - n_left
+    fresh = 0 if work.keeps_gradients else states.head_gradient + n_done * states.layer_gradient
+    waiting = states.head_gradient if work.model.tied_head and work.keeps_gradients else 0
+    return Moment(
+        saved=activations.saved_with_one_whole(work, n_left),
+        gradients=states.kept_gradients + fresh,
+        gradients_in_flight=states.widest_matrix + waiting,
+        weight_casts=states.layer_casts * (1 if work.recomputes_blocks else n_left),
+        working_tensors=activations.backward_working_bytes(work) * work.n_tokens,
+    )
 
 
-def _evaluation(work: Workload, casts: int) -> Terms:
-    n_tokens, numerics = work.n_tokens, work.numerics
+def _backward_end(work: Workload, states: States) -> Moment:
+    """The embeddings' gradients are made dense; a tied one is added to the head's, then to what is kept."""
+    n_waiting, n_kept = int(work.model.tied_head), int(work.keeps_gradients)
+    token = (n_waiting + n_kept) * states.head_gradient
+    position = n_waiting * n_kept * states.head_gradient + (1 + n_kept) * states.position_gradient
+    return Moment(
+        gradients=states.gradients,
+        gradients_in_flight=max(token, position),
+        working_tensors=work.numerics.residual * work.model.n_embd * work.n_tokens,
+    )
+
+
+def _evaluation(work: Workload, states: States) -> Moment:
+    """Nothing is kept for a backward pass: the widest block, or head and loss."""
+    numerics, n_tokens = work.numerics, work.n_tokens
     block = activations.no_grad_working_bytes(work) * n_tokens
-    head = _norm_output(work) + numerics.compute * work.model.n_embd * n_tokens
-    loss = _loss(work, numerics.loss_forward_bytes_per_logit)
-    working, logits = (block, 0) if block > head + loss else (head, loss)
-    return {
-        "gradients": _bucket_bytes(work, numerics.weight * count_params(work.model, work.sequence_length).total),
-        "weight_casts": casts,
-        "working_tensors": working,
-        "logits_and_loss": logits,
-    }
+    norm_output = numerics.residual * work.model.n_embd * n_tokens
+    loss = numerics.loss_forward_bytes_per_logit * work.n_logits
+    at_loss = norm_output + loss > block
+    return Moment(
+        gradients=_between_steps(work, states),
+        weight_casts=_all_casts(work, states),
+        working_tensors=norm_output if at_loss else block,
+        logits_and_loss=loss if at_loss else 0,
+    )
+
+
+def _all_casts(work: Workload, states: States) -> int:
+    return work.model.n_layer * states.layer_casts + states.head_cast
+
+
+def _between_steps(work: Workload, states: States) -> int:
+    """Gradients are gone (set_to_none), DDP's buckets are not."""
+    return states.gradients if work.has_buckets else 0
+
+
+def _total(moment: Moment) -> int:
+    return moment.fixed_bytes + moment.token_bytes

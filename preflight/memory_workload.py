@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from preflight.plan import CardKind, Checkpointing, ModelPlan, Precision, RunPlan
 
@@ -13,14 +14,14 @@ FP32_BYTES = 4
 HALF_BYTES = 2  # bf16 and fp16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numerics:
+class Numerics(NamedTuple):
     """Bytes of one element, by what it is for, and bytes of everything the loss keeps for one logit.
 
     Loss: `F.cross_entropy` of logits that nobody else holds. fp32: logits and log-probabilities (4 + 4), then in
     backward log-probabilities and two gradients. CUDA autocast leaves log_softmax in 16 bit (an explicit dtype is
     given) but runs nll_loss in fp32 (ATen's LossNLL.cpp and autocast_mode.h): 2 + 2 + 4, then 2 + 4 + 4. CPU autocast
-    runs the whole loss in fp32: 2 + 4 + 4, then 4 + 4 + 4.
+    runs the whole loss in fp32: 2 + 4 + 4, then 4 + 4 + 4. Inductor fuses the loss: the logits alone, whose place their
+    gradient takes (donated buffers, torch >= 2.6; before that two).
     """
 
     weight: int  # parameters and their gradients, as the optimizer sees them
@@ -31,18 +32,11 @@ class Numerics:
     loss_backward_bytes_per_logit: int
 
 
-FULL = Numerics(
-    weight=FP32_BYTES, compute=FP32_BYTES, residual=FP32_BYTES, casts_weights=False,
-    loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=12,
-)  # fmt: skip
-AUTOCAST = Numerics(
-    weight=FP32_BYTES, compute=HALF_BYTES, residual=FP32_BYTES, casts_weights=True,
-    loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=10,
-)  # fmt: skip
-CPU_AUTOCAST = Numerics(
-    weight=FP32_BYTES, compute=HALF_BYTES, residual=FP32_BYTES, casts_weights=True,
-    loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12,
-)  # fmt: skip
+FULL = Numerics(FP32_BYTES, FP32_BYTES, FP32_BYTES, False, 8, 12)
+AUTOCAST = Numerics(FP32_BYTES, HALF_BYTES, FP32_BYTES, True, 8, 10)
+CPU_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12)
+COMPILED_FULL = FULL._replace(loss_forward_bytes_per_logit=4, loss_backward_bytes_per_logit=4)
+COMPILED_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=2, loss_backward_bytes_per_logit=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +50,6 @@ class Workload:
     recomputes_blocks: bool  # activation checkpointing of every block
     keeps_gradients: bool  # they are there before the micro-step: accumulation, or DDP's buckets
     has_buckets: bool  # DDP: gradients are views of buckets that live from construction to the end
-    compiled: bool
     mask_bytes: int  # of one element of a dropout mask
     stores_attention_matrix: bool  # attention without a fused kernel
 
@@ -65,12 +58,17 @@ class Workload:
         """Tokens of a micro-batch."""
         return self.n_sequences * self.sequence_length
 
+    @property
+    def n_logits(self) -> int:
+        """Scores over the vocabulary, one row a token."""
+        return self.n_tokens * self.model.vocab_size
+
 
 def workload_of(plan: RunPlan) -> Workload:
     """As `trainers/pretrain.py` will run it."""
     trainer, model = plan.trainer, plan.model
     on_cpu = plan.hw.card.kind is CardKind.cpu
-    numerics = _numerics(trainer.precision, on_cpu)
+    numerics = _numerics(trainer.precision, on_cpu=on_cpu, compiled=trainer.compile)
     return Workload(
         model=model,
         n_sequences=trainer.micro_batch_size,
@@ -79,13 +77,14 @@ def workload_of(plan: RunPlan) -> Workload:
         recomputes_blocks=trainer.activation_checkpointing is Checkpointing.full,
         keeps_gradients=trainer.grad_accum_steps > 1 or plan.hw.world_size > 1,
         has_buckets=plan.hw.world_size > 1,
-        compiled=trainer.compile,
         mask_bytes=numerics.compute if on_cpu else 1,  # CPU: noise in the tensor's own type; CUDA: bool
         stores_attention_matrix=on_cpu and model.dropout > 0,  # the CPU's flash kernel has no dropout
     )
 
 
-def _numerics(precision: Precision, on_cpu: bool) -> Numerics:
-    if precision in (Precision.bf16, Precision.fp16):
-        return CPU_AUTOCAST if on_cpu else AUTOCAST
-    return FULL
+def _numerics(precision: Precision, *, on_cpu: bool, compiled: bool) -> Numerics:
+    if precision not in (Precision.bf16, Precision.fp16):
+        return COMPILED_FULL if compiled else FULL
+    if compiled:
+        return COMPILED_AUTOCAST
+    return CPU_AUTOCAST if on_cpu else AUTOCAST
