@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from preflight.params import count_params
 from preflight.plan import ModelPlan
 
 MODEL_DIR = Path(__file__).resolve().parent.parent / "conf" / "model"
+SHAPE = ("n_layer", "n_head", "n_kv_head", "n_embd", "d_ff", "vocab_size", "tied_head", "family")
 LLAMA_FF_MULTIPLE = 256  # Touvron et al. 2023, model.py: 2/3 of 4 x n_embd, rounded up to a multiple
 
 
@@ -39,6 +41,17 @@ def model_plan(model: ModelConfig) -> ModelPlan:
     )
 
 
+def changed_shape(model: ModelPlan) -> list[str]:
+    """How it differs from the preset whose name it bears, in words; empty for presets and for names of one's own."""
+    same_name = [_from_yaml(content) for content in _preset_contents() if content["name"] == model.name]
+    return [
+        f"{field} is {getattr(model, field)}, {model.name} has {getattr(preset, field)}"
+        for preset in same_name
+        for field in SHAPE
+        if getattr(model, field) != getattr(preset, field)
+    ]
+
+
 def smaller_models(model: ModelPlan, sequence_length: int) -> tuple[ModelPlan, ...]:
     """Presets of the same family and tokenizer with fewer parameters, the largest first.
 
@@ -61,6 +74,7 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in MODEL_DIR.glob("*.yaml"))
 
 
+@cache
 def _preset_contents() -> list[dict[str, Any]]:
     import yaml  # type: ignore[import-untyped]
 

@@ -21,7 +21,7 @@ from preflight.plan import (
     TrackingPlan,
     TrainerPlan,
 )
-from preflight.presets import model_plan, smaller_models
+from preflight.presets import changed_shape, model_plan, smaller_models
 from preflight.ranges import check_ranges
 from preflight.resolution import Resolution
 from preflight.resolve_batch import divide_batch
@@ -121,6 +121,9 @@ def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
         nearest = min(valid, key=lambda n: abs(n - model.n_kv_head))
         message = f"must divide the {model.n_head} heads; valid are {', '.join(map(str, valid))}"
         resolution.refuse("model.n_kv_head", model.n_kv_head, message, f"model.n_kv_head={nearest}")
+    changes = changed_shape(model)
+    if changes:
+        resolution.provenance["model"] = f"given: {', '.join(changes)}"
     if config.model.d_ff is None:
         resolution.provenance["model.d_ff"] = "default"
     return model

@@ -94,8 +94,6 @@ def _check_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution)
     elif kind not in BPE_KINDS and kind is not DataKind.bin and model.tokenizer is Tokenizer.other:
         message = f"model {model.name} has a tokenizer of its own, which cannot be applied here"
         resolution.refuse("data", kind.name, message, "data=bin data.path=FOLDER, with token files of that tokenizer")
-    elif model.tokenizer is Tokenizer.gpt2 and kind in (DataKind.stdlib, DataKind.text, DataKind.shakespeare):
-        resolution.provenance["data.tokenizer"] = "default: GPT-2 BPE, as the model"
     if model.tokenizer is Tokenizer.byte and model.vocab_size < 256:
         message = "bytes go up to 255"
         resolution.refuse("model.vocab_size", model.vocab_size, message, "model.vocab_size=256")
@@ -126,6 +124,12 @@ def _manifest(
         manifest = manifest_of_foreign_files(folder, model.vocab_size)
     if manifest is None:
         return None
+    known = Tokenizer.other not in (manifest.tokenizer, model.tokenizer)
+    if known and manifest.tokenizer is not model.tokenizer and manifest.vocab_size <= model.vocab_size:
+        resolution.provenance["data.tokenizer"] = (
+            f"detected: {manifest.tokenizer.name} tokens for a {model.tokenizer.name} model, "
+            f"which uses {manifest.vocab_size:,} of its {model.vocab_size:,} ids"
+        )
     option = "data.path" if kind is DataKind.bin else "data.dir"
     resolution.problems.extend(
         folder_problems(folder, manifest, vocab_size=model.vocab_size, sequence_length=sequence_length, option=option)

@@ -21,6 +21,7 @@ N_CHECKPOINTS = 5
 MAX_INTERVAL = 1000  # steps between evaluations, and between checkpoints
 N_LOG_LINES = 50
 MAX_LOG_INTERVAL = 10
+ROUNDING_TO_TELL = 0.01  # of the tokens asked for; whole steps are rarely exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,9 @@ def _n_steps(config: Config, tokens_per_step: int, resolution: Resolution) -> in
         resolution.refuse("trainer.total_tokens", tokens, message, f"trainer.total_tokens={tokens_per_step}")
         return None
     resolution.provenance["trainer.total_tokens"] = origin
+    if total_tokens is not None and abs(rounded * tokens_per_step / tokens - 1) > ROUNDING_TO_TELL:
+        whole = rounded * tokens_per_step
+        resolution.provenance["trainer.total_tokens"] = f"given: {whole:,} instead, {rounded:,} whole steps"
     return rounded
 
 

@@ -51,5 +51,12 @@ def test_smaller_models_keep_vocabulary_bias_and_dropout():
     assert (smaller.vocab_size, smaller.bias, smaller.dropout) == (50257, True, 0.2)
 
 
+def test_shape_that_is_not_its_names_is_told():
+    origin = resolved("model=tiny", "model.n_layer=2").provenance["model"]
+    assert origin == "given: n_layer is 2, tiny has 4"
+    assert "model" not in resolved("model=tiny", "model.n_layer=2", "model.name=mine").provenance
+    assert "model" not in resolved("model=tiny", "model.dropout=0.1").provenance
+
+
 def test_preset_names_are_the_choices_of_the_model_group():
     assert set(preset_names()) == set(options("model"))

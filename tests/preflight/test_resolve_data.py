@@ -84,10 +84,32 @@ def test_missing_path_is_told(kind):
     assert f"data={kind} needs" in problem.message
 
 
+def test_byte_tokens_for_a_bpe_model_are_fine_and_told(tmp_path):
+    _token_files(tmp_path, 5000, 2000)
+    _write_manifest(tmp_path, 5000, 2000)
+    plan = resolved("model=gpt2_124m", "hw=4090", "data=bin", f"data.path={tmp_path}")
+    assert plan.provenance["data.tokenizer"].endswith("which uses 256 of its 50,304 ids")
+
+
 def _token_files(folder: Path, n_train: int, n_val: int, largest: int = 255) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, n in (("train.bin", n_train), ("val.bin", n_val)):
         (folder / name).write_bytes(array("H", [largest] * n).tobytes())
+
+
+def _write_manifest(folder: Path, n_train: int, n_val: int) -> None:
+    manifest = Manifest(
+        name=folder.name,
+        tokenizer=Tokenizer.byte,
+        vocab_size=256,
+        dtype="uint16",
+        n_train_tokens=n_train,
+        n_val_tokens=n_val,
+        sha256={"train.bin": "0", "val.bin": "0"},
+        source="test",
+        created_at="2026-11-30T00:00:00+00:00",
+    )
+    write_manifest(folder, manifest)
 
 
 def test_ready_token_files_are_counted(tmp_path):
@@ -109,20 +131,7 @@ def test_token_files_that_do_not_suit_the_model_are_told(tmp_path):
 def test_prepared_data_bounds_the_evaluation(tmp_path):
     folder = tmp_path / "stdlib"
     _token_files(folder, 50_000, 1000)
-    write_manifest(
-        folder,
-        Manifest(
-            name="stdlib",
-            tokenizer=Tokenizer.byte,
-            vocab_size=256,
-            dtype="uint16",
-            n_train_tokens=50_000,
-            n_val_tokens=1000,
-            sha256={"train.bin": "0", "val.bin": "0"},
-            source="test",
-            created_at="2026-11-30T00:00:00+00:00",
-        ),
-    )
+    _write_manifest(folder, 50_000, 1000)
     plan = resolved(f"data.dir={tmp_path}")
     assert (plan.data.prepared, plan.data.n_train_tokens) == (True, 50_000)
     assert plan.trainer.n_eval_sequences == 999 // 128
