@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import isqrt
 
 from conf.schema import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
 
@@ -289,4 +290,5 @@ def valid_micro_batch_sizes(trainer: TrainerPlan, world_size: int) -> list[int]:
     if n_sequences % world_size:
         return []
     per_rank = n_sequences // world_size
-    return [size for size in range(1, per_rank + 1) if per_rank % size == 0]
+    small = [size for size in range(1, isqrt(per_rank) + 1) if per_rank % size == 0]
+    return sorted({*small, *(per_rank // size for size in small)})

@@ -30,7 +30,7 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 2 * SECONDS_PER_MINUTE:
         return f"{seconds / SECONDS_PER_MINUTE:.0f} min"
     if seconds >= 1:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
 
 

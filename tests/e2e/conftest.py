@@ -98,6 +98,7 @@ def small(text_of_seconds: Path) -> Callable[..., tuple[str, ...]]:
 
     def overrides(*more: str, n_steps: int = 20) -> tuple[str, ...]:
         data = ("data=text", f"data.path={text_of_seconds}")
-        return (*SMALL, *data, f"trainer.n_steps={n_steps}", "tracking=none", *more)
+        quiet = () if any(word.startswith("tracking=") for word in more) else ("tracking=none",)
+        return (*SMALL, *data, f"trainer.n_steps={n_steps}", *quiet, *more)
 
     return overrides

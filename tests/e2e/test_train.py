@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import ROOT, Desk
 
 Overrides = Callable[..., tuple[str, ...]]
 
@@ -68,6 +68,6 @@ def test_two_launches_at_once_share_nothing(desk: Desk, small: Overrides) -> Non
 
 def test_sample_speaks_from_the_checkpoint(desk: Desk, small: Overrides) -> None:
     assert desk.launch(*small()).code == 0
-    done = desk.run("-m", "scripts.sample", str(desk.run_dirs()[0]), "--n-tokens", "20")
+    done = desk.run(str(ROOT / "scripts" / "sample.py"), str(desk.run_dirs()[0]), "--tokens", "20", "--samples", "1")
     assert done.code == 0, done.err
     assert done.out

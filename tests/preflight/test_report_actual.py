@@ -13,7 +13,7 @@ from preflight.report import actual_text
 TABLE = """\
                     estimated                 actual        ratio
 peak memory         6.4 GiB (5.8-7.1)         6.5 GiB       1.01
-step time           4.0 s (3.2-5.0)           6.0 s         1.50  outside
+step time           4.00 s (3.20-5.00)        6.00 s        1.50  outside
 wall time           67 min (53-83)            70 min        1.05
   steps             67 min                    68 min        1.02
   compile           unknown                   2 min         -
@@ -49,4 +49,4 @@ def test_actual_text_never_divides_by_what_is_unknown(make_plan, actual):
     plan = make_plan()
     plan = replace(plan, hw=replace(plan.hw, card=replace(plan.hw.card, peak_flops_per_second={})))
     text = actual_text(simple_estimate(plan), actual)
-    assert "step time           unknown                   6.0 s         -" in text
+    assert "step time           unknown                   6.00 s        -" in text

@@ -16,7 +16,7 @@ from preflight.verdict import Finding, Severity
 GO = """\
 GO       gpt2_124m on 4 x RTX 4090 24 GB: 5.7 h, $7.69
 memory   6.4 GiB (5.8-7.1) per GPU; 22.3 of 23.5 GiB may be used
-time     5.7 h (4.5-7.1): 20,345 steps of 1.0 s, 492,000 tok/s, MFU 40%
+time     5.7 h (4.5-7.1): 20,345 steps of 1.00 s, 492,000 tok/s, MFU 40%
 money    $7.69 ($6.15-9.61); $1.36/h
 energy   2.8 kWh (2.3-3.5), 1.3 kg CO2
 batch    12 x 1024 tokens x 10 passes x 4 GPUs = 491,520 a step; up to 30 fits
@@ -26,7 +26,7 @@ basis    formulas and published measurements; uncalibrated: no run like this yet
 
 LOWERED = """\
 GO, LOWERED gpt2_124m on 1 x RTX 4090 24 GB: 17.8 h, $24.18
-changed  trainer.precision fp32 -> bf16: over memory and hours: a step takes 4.0
+changed  trainer.precision fp32 -> bf16: over memory and hours: a step takes 4.00
          s instead of 16 s, activations shrink by 16.0 GiB, the 1.8 GiB of fp32
          weights, gradients and Adam stay. To keep fp32:
          lowering.keep=[precision]
@@ -123,7 +123,7 @@ def test_bill_text_names_the_runs_that_calibrate_it_and_the_raw_number(go_plan, 
     slower = replace(bill.estimate.step, raw_seconds=1.25)
     text = bill_text(replace(bill, estimate=replace(bill.estimate, step=slower)))
     assert "basis    calibrated by 3 runs in the ledger (same machine); the formula alone" in text
-    assert "says 1.2 s a step" in text
+    assert "says 1.25 s a step" in text
 
 
 def test_bill_text_of_policy_off_shows_the_budget_as_a_warning_and_goes(make_plan):
@@ -151,7 +151,7 @@ def test_bill_text_tells_the_time_besides_training_when_it_counts(go_plan):
     for besides, expected in ((1000.0, False), (1200.0, True)):  # of 20,345 s of training
         wall = replace(bill.estimate.wall, terms_seconds={"startup": besides, "steps": 20_345.0})
         text = " ".join(bill_text(replace(bill, estimate=replace(bill.estimate, wall=wall))).split())
-        assert ("steps of 1.0 s + 20 min other, 492,000 tok/s" in text) is expected
+        assert ("steps of 1.00 s + 20 min other, 492,000 tok/s" in text) is expected
 
 
 def test_bill_text_says_not_ready_when_a_real_run_lacks_its_data(go_plan):
