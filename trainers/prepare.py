@@ -144,7 +144,7 @@ def cut(pieces: Iterator[bytes], n_train_bytes: int) -> Iterator[tuple[bool, byt
     for piece in pieces:
         at = min(max(0, n_train_bytes - n_seen), len(piece))
         if 0 < at < len(piece):
-            at = piece.find(b"\n", at) + 1 or at
+            at = piece.find(b"\n", at - 1) + 1 or at
         n_seen += len(piece)
         if piece[:at]:
             yield False, piece[:at]
