@@ -24,6 +24,8 @@ from trainers import wandb_server
 
 INIT_TIMEOUT_SECONDS = 15.0
 FINISH_TIMEOUT_SECONDS = 20.0
+TEARDOWN_TIMEOUT_SECONDS = 5.0
+FLUSH_SECONDS = 2.0  # how much of the history a kill can take
 Metrics = Mapping[str, float | int | str | None]
 
 
@@ -61,32 +63,40 @@ class WandbTracker:
     def finish(self, summary: Metrics, exit_code: int = 0) -> None:
         """Summary and the table estimated | actual | ratio, then close within a bounded time."""
         both = self._estimate | _known(summary)
-        self._try(lambda: self._summarise(both), "write the summary")
         folder = str(Path(self._run.dir).parent)
-        self._try(lambda: _bounded(lambda: self._run.finish(exit_code=exit_code)), "finish")
-        _stop_service(exit_code)
+        closed = self._try(lambda: _bounded(lambda: self._close(both, exit_code), FINISH_TIMEOUT_SECONDS), "finish")
+        _stop_service(exit_code, by_force=not closed)
         if self.mode == "offline" or self.problem:
             _say(f"W&B files are in {folder}; to upload: wandb sync {folder}")
         else:
             _say(f"W&B run: {self._run.url}")
         _write_note(self._run_dir, self.mode, self.run_id, self.problem)
 
-    def _summarise(self, values: dict[str, Any]) -> None:
+    def _close(self, values: dict[str, Any], exit_code: int) -> None:
+        """Runs in a thread: for a table W&B asks the server who the user is, and waits for the answer."""
+        self._run.summary.update(values)
+        self._try(lambda: self._log_table(values), "log the table")
+        self._run.finish(exit_code=exit_code)
+
+    def _log_table(self, values: dict[str, Any]) -> None:
         import wandb
 
-        rows = comparison(values)
-        table = wandb.Table(columns=["name", "estimated", "actual", "ratio"], data=[list(row) for row in rows])
+        rows = [list(row) for row in comparison(values)]
+        table = wandb.Table(columns=["name", "estimated", "actual", "ratio"], data=rows)
         self._run.log({"estimated_vs_actual": table}, step=self._step)
-        self._run.summary.update(values)
 
-    def _try(self, act: Callable[[], object], what: str) -> None:
+    def _try(self, act: Callable[[], object], what: str) -> bool:
+        """Whether it was done; after a first problem nothing is tried again."""
         if self.problem:
-            return
+            return False
         try:
             act()
         except wandb_server.failures() as error:
-            self.problem = f"W&B could not {what}: {_one_line(error)}"
-            _say(f"{self.problem}; the run goes on without it")
+            if not self.problem:  # else what was given up has come to its end in its thread
+                self.problem = f"W&B could not {what}: {_one_line(error)}"
+                _say(f"{self.problem}; training is not affected")
+            return False
+        return True
 
 
 Tracker = NoTracker | WandbTracker
@@ -122,7 +132,7 @@ def make_tracker(
             problem = f"W&B could not start {attempt}: {_one_line(error)}"
             _say(problem)
             continue
-        _say(f"W&B {attempt}: {run.url if attempt == 'online' else why or problem}")
+        _say(f"W&B {attempt}: {run.url if attempt == 'online' else why or 'metrics stay in the run folder'}")
         _write_note(run_dir, attempt, run.id, problem)
         return WandbTracker(run, mode=attempt, run_dir=run_dir, estimate_flat=estimate_flat)
     _write_note(run_dir, "none", None, problem)
@@ -156,7 +166,10 @@ def _init(
         config=config,
         allow_val_change=True,
         settings=wandb_server.quiet_settings(
-            console="off", init_timeout=INIT_TIMEOUT_SECONDS, finish_timeout=FINISH_TIMEOUT_SECONDS * 0.8
+            console="off",
+            init_timeout=INIT_TIMEOUT_SECONDS,
+            finish_timeout=FINISH_TIMEOUT_SECONDS * 0.8,
+            x_transaction_log_flush_interval=FLUSH_SECONDS,
         ),
     )
 
@@ -188,10 +201,9 @@ def _keep_to_itself(run_dir: Path) -> None:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 
-def _bounded(act: Callable[[], object], timeout_seconds: float | None = None) -> None:
+def _bounded(act: Callable[[], object], timeout_seconds: float) -> None:
     """Run `act` in a thread that is given up after a while; its exception comes out here."""
     errors: list[Exception] = []
-    timeout = FINISH_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
 
     def run() -> None:
         try:
@@ -201,20 +213,22 @@ def _bounded(act: Callable[[], object], timeout_seconds: float | None = None) ->
 
     thread = threading.Thread(target=run, name="tracking", daemon=True)
     thread.start()
-    thread.join(timeout)
+    thread.join(timeout_seconds)
     if thread.is_alive():
-        raise TimeoutError(f"no end after {timeout:g} s")
+        raise TimeoutError(f"no end after {timeout_seconds:g} s")
     for error in errors:
         raise error
 
 
-def _stop_service(exit_code: int) -> None:
-    """End W&B's helper process now, by force when it does not listen: its own exit hook would wait without a bound."""
+def _stop_service(exit_code: int, *, by_force: bool) -> None:
+    """End W&B's helper process now: its own exit hook would wait for it without a bound."""
     import wandb
 
+    if by_force:
+        wandb_server.kill_service()
     try:
-        _bounded(lambda: wandb.teardown(exit_code), 5.0)
-    except wandb_server.failures():  # it died before, or hangs
+        _bounded(lambda: wandb.teardown(exit_code), TEARDOWN_TIMEOUT_SECONDS)
+    except wandb_server.failures():  # it is dead already, or hangs
         wandb_server.kill_service()
 
 

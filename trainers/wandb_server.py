@@ -95,7 +95,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def kill_service() -> None:
-    """Kill the helper processes that W&B started for this process."""
+    """Kill the helper processes that W&B started for this process; what they have flushed stays."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):
