@@ -54,6 +54,7 @@ class WandbTracker:
         self._run_dir = run_dir
         self._estimate = {name: value for name, value in estimate_flat.items() if value is not None}
         self._step = 0
+        self._is_finished = False
 
     def log(self, metrics: Metrics, step: int) -> None:
         """One row; `step` is the optimizer step, the only step there is. None: not measured, left out."""
@@ -61,7 +62,10 @@ class WandbTracker:
         self._try(lambda: self._run.log(_known(metrics), step=step), "log")
 
     def finish(self, summary: Metrics, exit_code: int = 0) -> None:
-        """Summary and the table estimated | actual | ratio, then close within a bounded time."""
+        """Summary and the table estimated | actual | ratio, then close within a bounded time; once."""
+        if self._is_finished:
+            return
+        self._is_finished = True
         both = self._estimate | _known(summary)
         folder = str(Path(self._run.dir).parent)
         closed = self._try(lambda: _bounded(lambda: self._close(both, exit_code), FINISH_TIMEOUT_SECONDS), "finish")

@@ -76,6 +76,7 @@ def test_nothing_is_left_in_the_home_folder(plan: RunPlan, run_dir: Path) -> Non
 def test_a_failed_run_is_marked_as_failed(plan: RunPlan, run_dir: Path) -> None:
     tracker = track(plan, run_dir)
     tracker.finish({}, 5)
+    tracker.finish({}, 0)  # the last word has been said
     run = json.loads(inspect(runs(run_dir)[0], "-summary"))
     assert (run["state"], run["exit_code"]) == ("failed", 5)
 
