@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
+from preflight.hw_names import parse_hw
+
 GROUP = "hw"
 SCHEMA_NAME = "schema"
-_COUNTED = re.compile(r"(?:(?P<n_nodes>\d+)x)?(?P<n_gpus>\d+)x(?P<card>\S.*)")
-
-
-def parse_hw(name: str) -> dict[str, str | int]:
-    """`4x4090`: one node with four; `2x8xh100`: two nodes with eight each; `4090`, `auto`, `cpu`: the card alone."""
-    match = _COUNTED.fullmatch(name)
-    if match is None:
-        return {"card": name}
-    return {"card": match["card"], "n_nodes": int(match["n_nodes"] or 1), "n_gpus_per_node": int(match["n_gpus"])}
 
 
 class HardwareSource(ConfigSource):

@@ -58,6 +58,23 @@ SYNONYMS = {
     "wandb": "tracking",
 }
 
+# Other names of presets and of values.
+NICKNAMES = {
+    "gpt2": "gpt2_124m",
+    "gpt2_small": "gpt2_124m",
+    "gpt2_medium": "gpt2_350m",
+    "gpt2_large": "gpt2_774m",
+    "gpt2_xl": "gpt2_1558m",
+    "nanogpt": "gpt2_124m",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "half": "fp16",
+    "16": "fp16",
+    "32": "fp32",
+    "mixed": "auto",
+}
+
 
 def without_none(hint: Any) -> tuple[Any, bool]:
     """The type beside `None`, and whether `null` is allowed."""
@@ -100,13 +117,18 @@ def all_options() -> dict[str, tuple[Any, Any]]:
     return {path: (hint, default) for path, hint, default in _walk(Config, "")}
 
 
+def is_list(hint: Any) -> bool:
+    """An option that takes several values."""
+    return typing.get_origin(without_none(hint)[0]) is list
+
+
 def describe(hint: Any) -> str:
     """What may stand right of the `=`, in words."""
     kind, optional = without_none(hint)
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     if isinstance(kind, type) and issubclass(kind, Enum):
         text = "one of " + ", ".join(member.name for member in kind)
-    elif typing.get_origin(kind) is list:
+    elif is_list(hint):
         text = "a list such as [a,b]"
     else:
         text = words.get(kind, "a group of options")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,14 +13,13 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf import names
+from conf import fixes, names
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
 from conf.schema import Config
 from preflight.errors import Problem
 
-_SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_COUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)([kmbt]?)", re.IGNORECASE)
+_MEANS_SOMETHING = re.compile(r"[,=()\[\]{}'\"\\]")  # to the grammar: a list, a call, quotes
 _SWEEP_CALL = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag|int|float|str|bool)\(")
 
 
@@ -51,9 +48,8 @@ def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
     key_fault = _key_fault(key, text)
     if key_fault is not None:
         return Judged(parsed=None, problems=[key_fault])
-    try:
-        parsed = parser.parse_override(line)
-    except HydraException:
+    parsed = _parse(parser, key, text)
+    if parsed is None:
         return Judged(parsed=None, problems=[_quoting_fault(key, text)])
     if key == HW and parsed.value_type is not None and not isinstance(parsed.value(), str | ChoiceSweep):
         parsed = replace(parsed, _value=text)  # hw=4090 is a name, not a number
@@ -61,48 +57,39 @@ def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
     return Judged(parsed=parsed, problems=problems)
 
 
+def _parse(parser: OverridesParser, key: str, text: str) -> Override | None:
+    """None: Hydra's grammar cannot read it. Text that it cannot read, such as ~/file, but that is plain, is taken."""
+    try:
+        return parser.parse_override(f"{key}={text}")
+    except HydraException:
+        hint = names.hint_of(key)
+        if hint is None or names.without_none(hint)[0] is not str or _MEANS_SOMETHING.search(text):
+            return None
+    return parser.parse_override(f"{key}={fixes.literal(text)}")
+
+
 def _shape_fault(line: str) -> Problem | None:
     """Faults that can be seen without knowing any name: dashes, prefixes, no `=`, spaces round it."""
     bare = line.lstrip("-+~ ")
-    key, equals, text = bare.partition("=")
-    key, value = key.strip(), text.strip()
-    known = names.likely_paths(key, GROUPS)
-    fix = _assignment(known[0] if known else key, value) if equals else _switch(key)
-    if line.startswith("-"):
-        return Problem(path="", value="", message=f"{line}: options are written without dashes", fix=fix)
+    key, equals, value = (part.strip() for part in bare.partition("="))
+    if line[:1] in ("-", "+"):
+        fix = fixes.for_key(key, value) if equals else fixes.for_word(key)
+        fault = _key_fault(key, value) if line.startswith("+") else None
+        why = "options are written without dashes"
+        if line.startswith("+"):
+            why = "every option exists already, nothing can be added with +"
+        return fault or Problem(path="", value="", message=f"{line}: {why}", fix=fix)
     if line.startswith("~"):
-        message = "an option cannot be removed; null unsets it where that is allowed"
-        return Problem(path=key, value=value, message=f"{line}: {message}", fix=f"leave out {line}")
-    if line.startswith("+"):
-        fault = _key_fault(key, value)
-        message = f"{line}: every option exists already, nothing can be added with +"
-        return fault or Problem(path="", value="", message=message, fix=fix)
+        message = f"{line}: an option cannot be removed; null unsets it where that is allowed"
+        return Problem(path=key, value=value, message=message, fix=f"leave out {line}")
     if not equals:
-        return Problem(path="", value="", message=f"{line}: an override is KEY=VALUE", fix=fix)
+        return Problem(path="", value="", message=f"{line}: an override is KEY=VALUE", fix=fixes.for_word(key))
     if not key:
         return Problem(path="", value="", message=f"{line}: nothing stands left of the =", fix="no spaces round the =")
-    if line != line.lstrip() or key != bare.partition("=")[0] or text != text.lstrip():
-        return Problem(path=key, value=value, message="spaces round the =", fix=_assignment(key, value))
+    typed_key, _, typed_value = line.partition("=")
+    if typed_key != key or typed_value != typed_value.lstrip():
+        return Problem(path=key, value=value, message="spaces round the =", fix=fixes.assignment(key, value))
     return None
-
-
-def _switch(word: str) -> str:
-    """What a bare word was meant to be: a switch, an option of a group, or an option without its value."""
-    hint = names.hint_of(word.replace("-", "_"))
-    if hint is not None and names.without_none(hint)[0] is bool:
-        return f"{word.replace('-', '_')}=true"
-    owners = [group for group in GROUPS if word in options(group)]
-    if owners:
-        return f"{owners[0]}={word}"
-    likely = names.likely_paths(word, GROUPS)
-    if likely:
-        hint = names.hint_of(likely[0])
-        return f"{likely[0]}=true" if hint is bool else f"{likely[0]}=VALUE"
-    return f"leave out {word}; --help lists the options"
-
-
-def _assignment(key: str, value: str) -> str:
-    return shlex.quote(f"{key}={value}") if re.search(r"[\s'\"$&|;<>(){}*?!#\\]", value) else f"{key}={value}"
 
 
 def _key_fault(key: str, text: str) -> Problem | None:
@@ -116,8 +103,7 @@ def _key_fault(key: str, text: str) -> Problem | None:
     message = "no such option" + (
         f"; did you mean {' or '.join(likely)}?" if likely else _contents(key.partition(".")[0])
     )
-    fix = _assignment(likely[0], text) if likely else f"leave out {key}=; --help lists the options"
-    return Problem(path=key, value=text, message=message, fix=fix)
+    return Problem(path=key, value=text, message=message, fix=fixes.for_key(key, text))
 
 
 def _contents(group: str) -> str:
@@ -125,24 +111,18 @@ def _contents(group: str) -> str:
     return f"; {group} has {', '.join(field.name for field in fields(node))}" if node is not None else ""
 
 
-def quoted(key: str, text: str) -> str:
-    """The override that passes `text` literally, as typed in a shell."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"') if '"' in text else text
-    return shlex.quote(f'{key}="{escaped}"')
-
-
 def _quoting_fault(key: str, text: str) -> Problem:
     hint = names.hint_of(key)
     if hint is not None and names.without_none(hint)[0] is str:
         message = "characters such as , = ( ) [ ] { } # ' \" need quotes that survive the shell"
-        return Problem(path=key, value=text, message=message, fix=quoted(key, text))
+        return Problem(path=key, value=text, message=message, fix=fixes.quoted(key, text))
     cleaned = text.strip("= \t'\"")
     message = "cannot be read" + (
         f"; {key} takes {names.describe(hint)}" if hint is not None and key not in GROUPS else ""
     )
     if hint is not None and names.without_none(hint)[0] is not None and text.startswith("["):
         return Problem(path=key, value=text, message=message, fix=f"'{key}=[{text.strip('[] ')}]'")
-    return Problem(path=key, value=text, message=message, fix=_fix_for(key, hint, cleaned))
+    return Problem(path=key, value=text, message=message, fix=fixes.for_value(key, hint, cleaned))
 
 
 def _duplicates(parsed: Sequence[Override]) -> Iterator[Problem]:
@@ -152,7 +132,7 @@ def _duplicates(parsed: Sequence[Override]) -> Iterator[Problem]:
     for key, values in seen.items():
         if len(values) > 1:
             message = f"given {len(values)} times ({', '.join(values)}); which one counts?"
-            yield Problem(path=key, value=values[-1], message=message, fix=_assignment(key, values[-1]))
+            yield Problem(path=key, value=values[-1], message=message, fix=fixes.assignment(key, values[-1]))
 
 
 def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Override, list[Problem]]:
@@ -170,28 +150,12 @@ def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Overr
         message = "several values are a grid, which needs -m" + (
             "; one text with a comma needs quotes" if is_text else ""
         )
-        fix = quoted(key, text) if is_text else _fix_without_sweep(key, hint, text)
+        fix = fixes.quoted(key, text) if is_text else fixes.without_sweep(key, hint, text)
         return parsed, [Problem(path=key, value=text, message=message, fix=fix)]
     if not isinstance(parsed._value, ChoiceSweep):
         return parsed, []  # range() and glob(): their values are judged when the grid is spread out
     items = [Override._convert_value(item) for item in parsed._value.list]
     return parsed, [fault for item in items for fault in _value_fault(key, _whole(key, item), str(item))]
-
-
-def _fix_without_sweep(key: str, hint: Any, text: str) -> str:
-    count = _count(text) if hint is not None and names.without_none(hint)[0] is int else None
-    if count is not None and re.fullmatch(r"\d{1,3}(,\d{3})+", text):
-        return f"{key}={count}"  # thousands
-    return f"-m {_assignment(key, text)}"
-
-
-def _count(text: str) -> int | None:
-    """`10B`, `1e9`, `491,520` as a whole number."""
-    match = _COUNT.fullmatch(text.strip())
-    if match is None:
-        return None
-    number = float(match[1].replace(",", "").replace("_", "")) * _SHORT.get(match[2].lower(), 1)
-    return int(number) if number == int(number) else None
 
 
 def _whole(key: str, value: Any) -> Any:
@@ -211,7 +175,7 @@ def _value_fault(key: str, value: Any, text: str) -> Iterator[Problem]:
         message = f"takes {names.describe(hint)}"
         if is_dataclass(kind):
             message = f"is a group of options: {', '.join(field.name for field in fields(kind))}"
-        yield Problem(path=key, value=text, message=message, fix=_fix_for(key, hint, text))
+        yield Problem(path=key, value=text, message=message, fix=fixes.for_value(key, hint, text))
 
 
 def _choice_fault(group: str, value: Any, text: str) -> Iterator[Problem]:
@@ -219,13 +183,11 @@ def _choice_fault(group: str, value: Any, text: str) -> Iterator[Problem]:
         return
     if isinstance(value, str) and (value in options(group) or (group == HW and value not in ("", "schema"))):
         return
-    listed = options(group)
-    likely = names.nearest(text, listed)
-    shown = "4x4090, 2x8xh100, auto, cpu, ..." if group == HW else ", ".join(listed)
+    shown = "4x4090, 2x8xh100, auto, cpu, ..." if group == HW else ", ".join(options(group))
     message = f"no such choice; there are {shown}"
     if isinstance(value, dict):
         message = f"{group} takes a name ({shown}); single values go to {group}.KEY=VALUE"
-    yield Problem(path=group, value=text, message=message, fix=f"{group}={(likely or listed)[0]}")
+    yield Problem(path=group, value=text, message=message, fix=fixes.for_choice(group, text))
 
 
 def _fits(key: str, hint: Any, value: Any) -> bool:
@@ -244,28 +206,3 @@ def _fits(key: str, hint: Any, value: Any) -> bool:
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError):
         return False
     return True
-
-
-def _fix_for(key: str, hint: Any, text: str) -> str:
-    """An override of this option that works."""
-    kind, optional = names.without_none(hint)
-    if key in GROUPS:
-        listed = options(key)
-        return f"{key}={(names.nearest(text, listed) or listed)[0]}"
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        members = [member.name for member in kind]
-        return f"{key}={(names.nearest(text, members) or members)[0]}"
-    if kind is bool:
-        return f"{key}={'false' if text.lower() in ('0', 'no', 'n', 'off', 'f', 'none') else 'true'}"
-    if kind is int and _count(text) is not None:
-        return f"{key}={_count(text)}"
-    if kind is int and re.fullmatch(r"-?\d+\.\d+", text):
-        return f"{key}={round(float(text))}"
-    if kind is float and re.fullmatch(r"\d+\.?\d*\s*%", text):
-        return f"{key}={float(text.rstrip('% ')) / 100:g}"
-    if kind is not str and text and re.fullmatch(r"[\w,]+", text) and names.describe(hint).startswith("a list"):
-        return f"'{key}=[{text}]'"
-    default = names.all_options()[key][1] if key in names.all_options() else None
-    if default is not None and not isinstance(default, Enum):
-        return f"{key}={str(default).lower() if isinstance(default, bool) else default}"
-    return f"{key}=null" if optional else f"leave out {key}="

@@ -32,7 +32,11 @@ def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, res
     if kind is DataKind.text and path is None:
         return None
     name = _folder_name(data, kind, model, path)
-    folder = path if kind is DataKind.bin and path is not None else Path(os.path.abspath(data.dir)) / name
+    folder = (
+        path
+        if kind is DataKind.bin and path is not None
+        else Path(os.path.abspath(os.path.expanduser(data.dir))) / name
+    )
     manifest = _manifest(folder, kind, model, sequence_length, resolution)
     return DataPlan(
         kind=kind,

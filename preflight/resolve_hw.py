@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from conf.schema import HwConfig
 from preflight import catalog
 from preflight.errors import WrongMachine
+from preflight.hw_names import likely_hw
 from preflight.local_cards import apple_card, cpu_card, gpu_card
 from preflight.machine import Machine, World
 from preflight.plan import Card, CardKind, Electricity, HwPlan, Offer
@@ -48,7 +49,7 @@ def find_hardware(hw: HwConfig, machine: Machine, resolution: Resolution) -> Har
             resolution.refuse("hw.card", "mps", "there is no Apple GPU here", "hw=auto")
             return None
     else:
-        found = custom_card(hw, resolution) if asked == "custom" else _catalog_card(hw.card, resolution)
+        found = custom_card(hw, resolution) if asked == "custom" else _catalog_card(hw, resolution)
         if found is None:
             return None
         card, n_here, origin = found, 1, "given"
@@ -173,14 +174,19 @@ def _this_machine(machine: Machine) -> tuple[Card, int]:
     return cpu_card(machine), 1
 
 
-def _catalog_card(name: str, resolution: Resolution) -> Card | None:
+def _catalog_card(hw: HwConfig, resolution: Resolution) -> Card | None:
+    name = hw.card
     try:
         card = catalog.find_card(name)
     except KeyError:
         near = catalog.near_card_names(name)
-        message = f"no such card in the catalog; the nearest are {', '.join(near)}"
-        fix = f"hw.card={near[0]}, or hw=custom with its numbers (hw.custom.memory_gib= ...)"
-        resolution.refuse("hw.card", name, message, fix)
+        meant = likely_hw(name)
+        if meant is None:
+            meant = _declared(replace(hw, card=near[0]))
+            message = f"{name} is no card of the catalog; the nearest are {', '.join(near)}"
+        else:
+            message = "a machine is written as hw=4x4090 (cards) or hw=2x8xh100 (nodes, cards)"
+        resolution.refuse("hw", _declared(hw), message, f"hw={meant} (a card of your own: hw=custom)")
         return None
     if catalog.is_ambiguous(name):
         resolution.provenance["hw.card"] = f"given: {name} fits several cards; taken is the commonest, {card.label}"

@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conf.compose import compose
-from conf.hardware import HardwareSource, parse_hw
+from conf.hardware import HardwareSource
+from preflight.hw_names import likely_hw, parse_hw
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,21 @@ def test_source_leaves_the_schema_and_other_groups_alone():
     assert not source.is_config("model/tiny")
     assert source.is_group("hw")
     assert not source.is_group("model")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("4*4090", "4x4090"),
+        ("rtx4090x4", "4xrtx4090"),
+        ("4 4090", "4x4090"),
+        ("a100:8", "8xa100"),
+        ("8xA100", "8xa100"),
+        ("h100", "h100"),
+        ("8", "8x4090"),
+        ("nonsense", None),
+        ("4*nonsense", None),
+    ],
+)
+def test_likely_hw_reads_other_spellings(word, meant):
+    assert likely_hw(word) == meant

@@ -11,6 +11,15 @@ from preflight.errors import ConfigError
 # what is typed -> path of the problem, words of the message, the fix
 FAULTS = [
     ("model=gpt2_125m", "model", "no such choice; there are gpt2_10m, gpt2_124m", "model=gpt2_124m"),
+    ("model=gpt2", "model", "no such choice", "model=gpt2_124m"),
+    ("model=GPT2-XL", "model", "no such choice", "model=gpt2_1558m"),
+    ("data=/tmp/x", "data", "no such choice", "data=text data.path=/tmp/x"),
+    ("gpus=4", "gpus", "did you mean hw", "hw.n_gpus_per_node=4"),
+    ("gpu=4x4090", "gpu", "did you mean hw", "hw=4x4090"),
+    ("8xh100", "", "an override is KEY=VALUE", "hw=8xh100"),
+    ("help", "", "an override is KEY=VALUE", "--help"),
+    ("train", "", "an override is KEY=VALUE", "leave out train: training is what happens"),
+    ("trainer.precision=bfloat16", "trainer.precision", "one of auto", "trainer.precision=bf16"),
     ("model={n_layer:3}", "model", "takes a name", "model=gpt2_10m"),
     ("trainer=5", "trainer", "there are pretrain", "trainer=pretrain"),
     ("model=null", "model", "no such choice", "model=gpt2_10m"),
@@ -42,7 +51,7 @@ FAULTS = [
     ("tracking.notes=a=b", "tracking.notes", "need quotes that survive the shell", "'tracking.notes=\"a=b\"'"),
     ("tracking.notes=f(x)", "tracking.notes", "need quotes that survive the shell", "'tracking.notes=\"f(x)\"'"),
     ("runs_dir=/tmp/(x)", "runs_dir", "need quotes that survive the shell", "'runs_dir=\"/tmp/(x)\"'"),
-    ("hw==4x4090", "hw", "cannot be read", "hw=auto"),
+    ("hw==4x4090", "hw", "cannot be read", "hw=4x4090"),
     ("hw=", "hw", "no such choice", "hw=auto"),
     ("model=tiny,gpt2_10m", "model", "several values are a grid, which needs -m", "-m model=tiny,gpt2_10m"),
     ("seed=interval(1,2)", "seed", "an interval has no list of values", "seed=A,B with -m"),
@@ -116,6 +125,16 @@ def test_quoting_fix_passes_the_text_literally(text):
         config = compose(shlex.split(problem.fix)).config
     assert config is not None
     assert config.tracking.notes == text
+
+
+@pytest.mark.parametrize("text", ["~/runs", "a&b", "half-done!", "#1", "ümläut", "C:/x", "a;b"])
+def test_plain_text_needs_no_quotes(text):
+    config = compose([f"tracking.notes={text}"]).config
+    assert config is not None
+    assert config.tracking.notes == text
+    assert [row.config.tracking.notes for row in compose(["-m", f"tracking.notes={text}", "seed=1,2"]).grid] == [
+        text
+    ] * 2
 
 
 @settings(max_examples=60, deadline=None)

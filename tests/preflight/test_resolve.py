@@ -89,7 +89,7 @@ FAULTS = [
         "there are batch, precision, model",
         "'lowering.keep=[batch,precision]'",
     ),
-    (["hw=9090"], "hw.card", "no such card in the catalog; the nearest are", None),
+    (["hw=9090"], "hw", "9090 is no card of the catalog; the nearest are", None),
     (["hw.country=atlantis"], "hw.country", "no electricity data for 'atlantis'", "hw.country=world"),
     (
         ["hw=v100", "model=gpt2_124m", "trainer.precision=bf16"],

@@ -1,0 +1,129 @@
+"""Which override was meant, and how is it typed in a shell? Only mistakes come here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from conf import names
+from conf.hardware import GROUP as HW
+from conf.register import GROUPS, options
+from preflight.hw_names import likely_hw
+
+_SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_COUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)([kmbt]?)", re.IGNORECASE)
+_SHELL = re.compile(r"[\s'\"$&|;<>(){}*?!#\\]")
+_VERBS = ("train", "run", "start", "launch")  # what happens anyway
+
+
+def assignment(key: str, value: str) -> str:
+    """KEY=VALUE, in quotes where the shell would take it apart."""
+    return shlex.quote(f"{key}={value}") if _SHELL.search(value) else f"{key}={value}"
+
+
+def quoted(key: str, text: str) -> str:
+    """The override that passes `text` literally, as typed in a shell."""
+    return shlex.quote(f"{key}={literal(text)}")
+
+
+def literal(text: str) -> str:
+    """In the double quotes of Hydra's grammar, which reads a backslash as itself unless a quote follows."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"') if '"' in text or text.endswith("\\") else text
+    return f'"{escaped}"'
+
+
+def for_word(word: str) -> str:
+    """What a word without `=` was meant to be: a switch, a choice of a group, or an option without its value."""
+    key = word.replace("-", "_")
+    hint = names.hint_of(key)
+    if hint is not None and names.without_none(hint)[0] is bool:
+        return f"{key}=true"
+    if key == "help":
+        return "--help"
+    if key in _VERBS:
+        return f"leave out {word}: training is what happens"
+    owners = [group for group in GROUPS if word in options(group)]
+    if owners:
+        return f"{owners[0]}={word}"
+    hardware = likely_hw(word)
+    if hardware is not None:
+        return f"{HW}={hardware}"
+    likely = names.likely_paths(word, GROUPS)
+    if not likely:
+        return f"leave out {word}; --help lists the options"
+    return f"{likely[0]}={'true' if names.hint_of(likely[0]) is bool else 'VALUE'}"
+
+
+def for_key(key: str, text: str) -> str:
+    """An override of the option that `key` seems to mean, with the same value."""
+    likely = names.likely_paths(key, GROUPS)
+    if not likely:
+        return f"leave out {key}=; --help lists the options"
+    if likely[0] == HW and text.isdigit():
+        return f"hw.n_gpus_per_node={text}"
+    return assignment(likely[0], text)
+
+
+def for_choice(group: str, text: str) -> str:
+    """A choice of the group that exists."""
+    listed = options(group)
+    if group == "data" and ("/" in text or Path(text).expanduser().exists()):
+        return f"data=text {assignment('data.path', text)}"
+    if group == HW:
+        return f"{HW}={likely_hw(text) or 'auto'}"
+    nickname = names.NICKNAMES.get(text.lower().replace("-", "_"))
+    return f"{group}={nickname if nickname in listed else (names.nearest(text, listed) or listed)[0]}"
+
+
+def for_value(key: str, hint: Any, text: str) -> str:
+    """An override of this option that works."""
+    kind, optional = names.without_none(hint)
+    if key in GROUPS:
+        return for_choice(key, text)
+    value: Any = None
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        members = [member.name for member in kind]
+        nickname = names.NICKNAMES.get(text.lower())
+        value = nickname if nickname in members else (names.nearest(text, members) or members)[0]
+    elif kind is bool:
+        value = "false" if text.lower() in ("0", "no", "n", "off", "f", "none") else "true"
+    elif kind is int:
+        value = _whole_number(text)
+    elif kind is float and re.fullmatch(r"\d+\.?\d*\s*%", text):
+        value = f"{float(text.rstrip('% ')) / 100:g}"
+    elif kind is not str and not is_dataclass(kind) and re.fullmatch(r"[\w,]+", text):
+        return f"'{key}=[{text}]'" if names.is_list(hint) else _default(key, optional)
+    return _default(key, optional) if value is None else f"{key}={value}"
+
+
+def without_sweep(key: str, hint: Any, text: str) -> str:
+    """Several values where one is wanted: thousands set apart by commas, or a grid."""
+    if hint is not None and names.without_none(hint)[0] is int and re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+        return f"{key}={count(text)}"
+    return f"-m {assignment(key, text)}"
+
+
+def count(text: str) -> int | None:
+    """`10B`, `1e9`, `491,520` as a whole number."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    number = float(match[1].replace(",", "").replace("_", "")) * _SHORT.get(match[2].lower(), 1)
+    return int(number) if number.is_integer() else None
+
+
+def _whole_number(text: str) -> int | None:
+    if count(text) is not None:
+        return count(text)
+    return round(float(text)) if re.fullmatch(r"-?\d+\.\d+", text) else None
+
+
+def _default(key: str, optional: bool) -> str:
+    default = names.all_options()[key][1] if key in names.all_options() else None
+    if default is not None and not isinstance(default, Enum):
+        return f"{key}={str(default).lower() if isinstance(default, bool) else default}"
+    return f"{key}=null" if optional else f"leave out {key}="
