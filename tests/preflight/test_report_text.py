@@ -26,9 +26,9 @@ basis    formulas and published measurements; uncalibrated: no run like this yet
 
 LOWERED = """\
 GO, LOWERED gpt2_124m on 1 x RTX 4090 24 GB: 17.8 h, $24.18
-changed  trainer.precision fp32 -> bf16: over memory and hours: a step takes 4.00
-         s instead of 16 s, activations shrink by 16.0 GiB, the 1.8 GiB of fp32
-         weights, gradients and Adam stay. To keep fp32:
+changed  trainer.precision fp32 -> bf16: over memory and hours: a step takes
+         4.00 s instead of 16 s, activations shrink by 16.0 GiB, the 1.8 GiB of
+         fp32 weights, gradients and Adam stay. To keep fp32:
          lowering.keep=[precision]
 changed  trainer.micro_batch_size 64 -> 32: memory 70.9 GiB -> 18.1 GiB per rank
          at most, 22.3 GiB allowed; 2 passes instead of 1, still 65,536 tokens a
