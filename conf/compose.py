@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
+from math import prod
 from typing import cast
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
@@ -16,6 +17,8 @@ from conf import overrides as judge
 from conf.register import GROUPS, merge, options
 from conf.schema import Config
 from preflight.errors import ConfigError, Problem
+
+MAX_ROWS = 1000  # of a grid: some 50 s of composing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,12 @@ def _to_config(composed: DictConfig) -> Config:
 def _grid(parsed: list[Override]) -> list[GridRow]:
     """Every combination of the values given, the last one varying fastest."""
     columns = [_values(override) for override in parsed]
+    if prod(map(len, columns)) > MAX_ROWS:
+        widest = max(zip(columns, parsed, strict=True), key=lambda pair: len(pair[0]))[1]
+        value = str(widest.input_line).partition("=")[2]
+        message = f"the grid has more than {MAX_ROWS:,} rows"
+        fix = f"fewer values of {widest.key_or_group}"
+        raise ConfigError([Problem(path=widest.key_or_group, value=value, message=message, fix=fix)])
     varying = [len(column) > 1 for column in columns]
     rows, problems = [], []
     for combination in product(*columns):
@@ -146,4 +155,4 @@ def _values(override: Override) -> list[str]:
         return [f"{key}={name}" for name in value.filter(options(key) if key in GROUPS else [])]
     if isinstance(value, ChoiceSweep) and isinstance(value.list, Glob):
         return [f"{key}={name}" for name in value.list.filter(options(key) if key in GROUPS else [])]
-    return [f"{key}={text}" for text in override.sweep_string_iterator()]
+    return [f"{key}={text}" for text in islice(override.sweep_string_iterator(), MAX_ROWS + 1)]

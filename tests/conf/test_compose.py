@@ -76,6 +76,11 @@ def test_compose_spreads_ranges_globs_and_choices(override, n_rows):
     assert len(compose([override, "--multirun"]).grid) == n_rows
 
 
+def test_compose_refuses_a_grid_without_end():
+    with pytest.raises(ConfigError, match="more than 1,000 rows"):
+        compose(["-m", "seed=range(0,1000000000)", "model=tiny,gpt2_10m"])
+
+
 def test_compose_tells_every_fault_of_a_grid():
     with pytest.raises(ConfigError) as caught:
         compose(["-m", "model=tiny,huge", "trainer.n_steps=5,x"])
