@@ -66,6 +66,20 @@ def compose(argv: Sequence[str]) -> Request:
     return replace(empty, config=_to_config(_merge(parsed)))
 
 
+def sound_part(argv: Sequence[str]) -> Config | None:
+    """The configuration without the faulty overrides, so that what else is wrong can be told with them.
+
+    None when one of them chooses a model, data or machine: the rest would be judged against another choice.
+    """
+    _, lines, _, _ = _split(argv)
+    sound = [line for line in lines if not judge.judge_all([line], multirun=False)[1]]
+    faulty = {line.lstrip("+~").partition("=")[0] for line in lines if line not in sound}
+    if faulty.intersection(GROUPS):
+        return None
+    parsed, faults = judge.judge_all(sound, multirun=False)
+    return None if faults else _to_config(_merge(parsed))
+
+
 def _split(argv: Sequence[str]) -> tuple[_Flags, list[str], tuple[str, ...], list[Problem]]:
     """Flags apart from overrides."""
     flags, lines, notes, problems = _Flags(), [], [], []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conf.compose import Request, compose
+from conf.compose import Request, compose, sound_part
 from conf.schema import Config, ReportChoice
 from launcher.finish import record
 from preflight import rundir
@@ -44,13 +44,29 @@ def answer(argv: Sequence[str]) -> Answer:
     as_json = "report=json" in argv
     try:
         return _answer(argv)
-    except PreflightError as error:
+    except PreflightError as first:
+        error = _with_further_problems(first, argv)
         if as_json:
             problems = error.problems if isinstance(error, ConfigError) else [_as_problem(error)]
             print(json.dumps(error_document(error.exit_code, problems)))
         else:
             print(error, file=sys.stderr)
         return Answer(exit_code=error.exit_code, as_json=as_json)
+
+
+def _with_further_problems(error: PreflightError, argv: Sequence[str]) -> PreflightError:
+    """Faulty overrides end the composing; what the sound ones would have met later is told in the same list."""
+    if not isinstance(error, ConfigError):
+        return error
+    try:
+        config = sound_part(argv)
+        if config is not None:
+            planned(config, probe(Path(config.runs_dir)), argv)
+    except ConfigError as later:
+        return ConfigError([*error.problems, *(p for p in later.problems if p not in error.problems)])
+    except PreflightError:  # another kind of trouble waits until the configuration is right
+        return error
+    return error
 
 
 def planned(config: Config, machine: Machine, argv: Sequence[str]) -> tuple[RunPlan, tuple[Finding, ...]]:

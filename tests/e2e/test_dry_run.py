@@ -105,5 +105,5 @@ def test_bill_in_a_notebook_returns_values() -> None:
 def test_help_names_the_options_people_use(desk: Desk) -> None:
     done = desk.launch("--help")
     assert done.code == 0
-    for word in ("model=", "hw=", "dry_run=true", "trainer.micro_batch_size", "budget.max_hours", "resume="):
+    for word in ("model=", "hw=", "dry_run=true", "trainer.micro_batch_size", "budget.max_hours", "resume"):
         assert word in done.out, word
