@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from preflight import memory_activations as activations
-from preflight.memory_activations import LayerBytes
+from preflight.memory_activations import Activations, Layers, activations_of
 from preflight.memory_states import States, states_of
 from preflight.memory_workload import Workload
 
 TOKEN_BYTES = 8  # int64
 N_BATCHES = 2  # the one in work and the one fetched for the next pass
-NOTHING_SAVED = LayerBytes(0, 0, 0, 0)
+NO_LAYERS = Layers(0, 0, 0, 0)
 
 # Terms that grow with the micro-batch; the others depend on the model alone.
 TOKEN_TERMS = (
@@ -32,7 +31,7 @@ TOKEN_TERMS = (
 class Moment(NamedTuple):
     """Bytes beyond weights, optimizer states and inputs, which are always there."""
 
-    saved: LayerBytes = NOTHING_SAVED
+    saved: Layers = NO_LAYERS
     gradients: int = 0
     gradients_in_flight: int = 0
     weight_casts: int = 0
@@ -74,21 +73,30 @@ class Phases(NamedTuple):
 
 def phases_of(work: Workload) -> Phases:
     """Every moment that can be the peak."""
-    states = states_of(work)
+    states, acts = states_of(work), activations_of(work)
+    everything = _everything_saved(work, acts)
+    all_casts = work.model.n_layer * states.layer_casts + states.head_cast
+    left_casts = states.head_cast if work.recomputes_blocks else all_casts  # autocast forgets what nothing saved
+    between_steps = states.gradients if work.has_buckets else 0  # gradients are gone (set_to_none), buckets are not
     return Phases(
         n_params=states.n_params,
         weights=states.weights,
         optimizer_states=states.optimizer,
         inputs=2 * N_BATCHES * TOKEN_BYTES * work.n_tokens,
         moments={
-            "forward": _forward(work, states),
-            "loss_backward": _loss_backward(work, states),
-            "head_backward": _head_backward(work, states),
-            "layer_backward": _layer_backward(work, states),
-            "backward_end": _backward_end(work, states),
+            "forward": _forward(work, states, acts, everything, all_casts),
+            "loss_backward": Moment(
+                everything,
+                states.kept_gradients,
+                weight_casts=left_casts,
+                logits_and_loss=work.numerics.loss_backward_bytes_per_logit * acts.logits,
+            ),
+            "head_backward": _head_backward(work, states, acts, everything, left_casts),
+            "layer_backward": _layer_backward(work, states, acts),
+            "backward_end": _backward_end(work, states, acts),
             "optimizer_step": Moment(gradients=states.gradients),
-            "evaluation": _evaluation(work, states),
-            "checkpoint": Moment(gradients=_between_steps(work, states)),
+            "evaluation": _evaluation(work, acts, between_steps, all_casts),
+            "checkpoint": Moment(gradients=between_steps),
         },
     )
 
@@ -115,117 +123,110 @@ def terms_of(phases: Phases, name: str, token_factor: float) -> dict[str, int]:
     return terms
 
 
-def _forward(work: Workload, states: States) -> Moment:
+def _everything_saved(work: Workload, acts: Activations) -> Layers:
+    """What the whole forward pass keeps: every layer, or with recomputation every block's input; and the final norm."""
+    n_layer = work.model.n_layer
+    if work.recomputes_blocks:
+        return Layers(n_layer * acts.block_input + acts.final_norm, 0, 0, 0)
+    residual, attention, mlp, norms = acts.layer
+    return Layers(n_layer * residual + acts.final_norm, n_layer * attention, n_layer * mlp, n_layer * norms)
+
+
+def _forward(work: Workload, states: States, acts: Activations, everything: Layers, casts: int) -> Moment:
     """The loss is there, and the final norm's output until the forward pass returns. Or: a block that is not kept."""
-    loss = work.numerics.loss_forward_bytes_per_logit * work.n_logits
-    norm_output = work.numerics.residual * work.model.n_embd * work.n_tokens if work.numerics.casts_weights else 0
     end = Moment(
-        saved=activations.saved(work),
-        gradients=states.kept_gradients,
-        weight_casts=_all_casts(work, states),
-        working_tensors=norm_output,
-        logits_and_loss=loss,
+        everything,
+        states.kept_gradients,
+        weight_casts=casts,
+        working_tensors=acts.norm_output,
+        logits_and_loss=work.numerics.loss_forward_bytes_per_logit * acts.logits,
     )
     if not work.recomputes_blocks:
         return end
-    block = activations.no_grad_working_bytes(work) * work.n_tokens
     in_block = Moment(
-        saved=activations.saved_inputs(work, work.model.n_layer),
-        gradients=states.kept_gradients,
-        weight_casts=_all_casts(work, states) - states.head_cast,
-        working_tensors=block,
+        Layers(work.model.n_layer * acts.block_input, 0, 0, 0),
+        states.kept_gradients,
+        weight_casts=casts - states.head_cast,
+        working_tensors=acts.forward_working,
     )
-    return max(end, in_block, key=_total)
+    return _larger(end, in_block)
 
 
-def _loss_backward(work: Workload, states: States) -> Moment:
-    """Everything is kept and the logits' gradient is being made."""
-    return Moment(
-        saved=activations.saved(work),
-        gradients=states.kept_gradients,
-        weight_casts=states.head_cast if work.recomputes_blocks else _all_casts(work, states),
-        logits_and_loss=work.numerics.loss_backward_bytes_per_logit * work.n_logits,
-    )
-
-
-def _head_backward(work: Workload, states: States) -> Moment:
+def _head_backward(work: Workload, states: States, acts: Activations, everything: Layers, casts: int) -> Moment:
     """The head's two matmuls; or, where weights were cast, its gradient beside the copy in the weights' own type."""
     numerics, model = work.numerics, work.model
-    casts = states.head_cast if work.recomputes_blocks else _all_casts(work, states)
+    matmul_gradient = numerics.compute * model.vocab_size * model.n_embd
     matmuls = Moment(
-        saved=activations.saved(work),
-        gradients=states.kept_gradients,
-        gradients_in_flight=numerics.compute * model.vocab_size * model.n_embd,
-        weight_casts=casts,
-        working_tensors=numerics.compute * model.n_embd * work.n_tokens,
-        logits_and_loss=numerics.compute * work.n_logits,
+        everything,
+        states.kept_gradients,
+        matmul_gradient,
+        casts,
+        working_tensors=acts.head_working,
+        logits_and_loss=numerics.compute * acts.logits,
     )
     if not numerics.casts_weights:
         return matmuls
-    cast_back = matmuls._replace(
-        gradients_in_flight=matmuls.gradients_in_flight + states.head_gradient,
-        weight_casts=casts - states.head_cast,
-        logits_and_loss=0,
+    cast_back = Moment(
+        everything,
+        states.kept_gradients,
+        matmul_gradient + states.head_gradient,
+        casts - states.head_cast,
+        working_tensors=acts.head_working,
     )
-    return max(matmuls, cast_back, key=_total)
+    return _larger(matmuls, cast_back)
 
 
-def _layer_backward(work: Workload, states: States) -> Moment:
+def _layer_backward(work: Workload, states: States, acts: Activations) -> Moment:
     """From the last layer to the first, activations go and gradients come, both evenly: an end is the peak."""
-    n_layer = work.model.n_layer
-    last, first = _backward_of_layer(work, states, n_layer), _backward_of_layer(work, states, 1)
-    return max(last, first, key=_total)
+    last = _backward_of_layer(work, states, acts, work.model.n_layer)
+    return _larger(last, _backward_of_layer(work, states, acts, 1))
 
 
-def _backward_of_layer(work: Workload, states: States, n_left: int) -> Moment:
+def _backward_of_layer(work: Workload, states: States, acts: Activations, n_left: int) -> Moment:
     """`n_left` layers' activations are left, the current one's included; it is recomputed first if it was not kept."""
-    n_done = work.model.n_layer - n_left
-    fresh = 0 if work.keeps_gradients else states.head_gradient + n_done * states.layer_gradient
-    waiting = states.head_gradient if work.model.tied_head and work.keeps_gradients else 0
+    residual, attention, mlp, norms = acts.layer
+    if work.recomputes_blocks:
+        saved, n_cast = Layers(residual + (n_left - 1) * acts.block_input, attention, mlp, norms), 1
+    else:
+        saved, n_cast = Layers(n_left * residual, n_left * attention, n_left * mlp, n_left * norms), n_left
+    waiting = 0
+    if work.keeps_gradients:
+        gradients = states.kept_gradients
+        waiting = states.head_gradient if work.model.tied_head else 0
+    else:
+        gradients = states.head_gradient + (work.model.n_layer - n_left) * states.layer_gradient
     return Moment(
-        saved=activations.saved_with_one_whole(work, n_left),
-        gradients=states.kept_gradients + fresh,
-        gradients_in_flight=states.widest_matrix + waiting,
-        weight_casts=states.layer_casts * (1 if work.recomputes_blocks else n_left),
-        working_tensors=activations.backward_working_bytes(work) * work.n_tokens,
+        saved,
+        gradients,
+        states.widest_matrix + waiting,
+        n_cast * states.layer_casts,
+        acts.backward_working,
     )
 
 
-def _backward_end(work: Workload, states: States) -> Moment:
-    """The embeddings' gradients are made dense; a tied one is added to the head's, then to what is kept."""
+def _backward_end(work: Workload, states: States, acts: Activations) -> Moment:
+    """The embeddings' gradients are made dense; a tied one is added to the head's, then to what is kept.
+
+    Autograd adds in place only into a tensor that nobody shares: a cast one, but not a matmul's transposed result.
+    """
     n_waiting, n_kept = int(work.model.tied_head), int(work.keeps_gradients)
-    token = (n_waiting + n_kept) * states.head_gradient
+    n_sums = n_waiting * (not work.numerics.casts_weights)
+    token = (n_waiting + n_sums + n_kept) * states.head_gradient
     position = n_waiting * n_kept * states.head_gradient + (1 + n_kept) * states.position_gradient
     return Moment(
         gradients=states.gradients,
         gradients_in_flight=max(token, position),
-        working_tensors=work.numerics.residual * work.model.n_embd * work.n_tokens,
+        working_tensors=acts.block_input,
     )
 
 
-def _evaluation(work: Workload, states: States) -> Moment:
+def _evaluation(work: Workload, acts: Activations, buckets: int, casts: int) -> Moment:
     """Nothing is kept for a backward pass: the widest block, or head and loss."""
-    numerics, n_tokens = work.numerics, work.n_tokens
-    block = activations.no_grad_working_bytes(work) * n_tokens
-    norm_output = numerics.residual * work.model.n_embd * n_tokens
-    loss = numerics.loss_forward_bytes_per_logit * work.n_logits
-    at_loss = norm_output + loss > block
-    return Moment(
-        gradients=_between_steps(work, states),
-        weight_casts=_all_casts(work, states),
-        working_tensors=norm_output if at_loss else block,
-        logits_and_loss=loss if at_loss else 0,
-    )
+    loss = work.numerics.loss_forward_bytes_per_logit * acts.logits
+    if acts.block_input + loss > acts.forward_working:
+        return Moment(NO_LAYERS, buckets, 0, casts, acts.block_input, loss)
+    return Moment(NO_LAYERS, buckets, 0, casts, acts.forward_working)
 
 
-def _all_casts(work: Workload, states: States) -> int:
-    return work.model.n_layer * states.layer_casts + states.head_cast
-
-
-def _between_steps(work: Workload, states: States) -> int:
-    """Gradients are gone (set_to_none), DDP's buckets are not."""
-    return states.gradients if work.has_buckets else 0
-
-
-def _total(moment: Moment) -> int:
-    return moment.fixed_bytes + moment.token_bytes
+def _larger(one: Moment, other: Moment) -> Moment:
+    return one if one.fixed_bytes + one.token_bytes >= other.fixed_bytes + other.token_bytes else other

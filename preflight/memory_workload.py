@@ -58,11 +58,6 @@ class Workload:
         """Tokens of a micro-batch."""
         return self.n_sequences * self.sequence_length
 
-    @property
-    def n_logits(self) -> int:
-        """Scores over the vocabulary, one row a token."""
-        return self.n_tokens * self.model.vocab_size
-
 
 def workload_of(plan: RunPlan) -> Workload:
     """As `trainers/pretrain.py` will run it."""
