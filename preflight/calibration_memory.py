@@ -114,7 +114,7 @@ def _peak(group: Sequence[Measured], leaf: str) -> Peak:
         n_runs=n,
         peak_bytes=mean,
         variance=variance + (PLAN_SIGMA * mean) ** 2 * (1.0 - likeness),
-        base_bytes=robust_mean(bases, [1.0] * len(bases))[0] if bases else None,
+        base_bytes=sorted(bases)[(len(bases) - 1) // 2] if bases else None,
     )
 
 

@@ -58,8 +58,11 @@ def factor_from(observations: Sequence[Observation], spread: Spread, elsewhere: 
     mean, variance = _before_own_runs(others, spread, run_variance)
     if own:
         own_mean, own_variance = _group_mean(own[0], run_variance)
-        if len(own[0]) == 1:  # nobody confirms it: the further from what was to be expected, the less it counts
-            own_variance *= _inflation((own_mean - mean) ** 2 / (variance + own_variance))
+        conflict = _inflation((own_mean - mean) ** 2 / (variance + own_variance))
+        if not others:  # a formula that is far off on this machine says little
+            variance *= conflict
+        elif len(own[0]) == 1:  # nobody confirms it: the further from what was to be expected, the less it counts
+            own_variance *= conflict
         mean, variance = _combined([mean, own_mean], [variance, own_variance])
     sigma = sqrt(variance + run_variance)
     return Factor(
@@ -80,7 +83,7 @@ def _before_own_runs(
 
     def expected(plan_variance: float) -> tuple[float, float]:
         variances = [variance + plan_variance * u for (_, variance), u in zip(groups, unlikeness, strict=True)]
-        return robust_mean([0.0, *(mean for mean, _ in groups)], [spread.machine**2, *variances], n_fixed=1)
+        return robust_mean([mean for mean, _ in groups], variances, prior_variance=spread.machine**2)
 
     mean, _ = expected(spread.plan**2)
     plan_variance = _plan_variance(mean, groups, unlikeness, spread.plan**2)
@@ -108,18 +111,24 @@ def _group_mean(group: Sequence[Observation], run_variance: float) -> tuple[floa
     return robust_mean([observation.log_ratio for observation in group], variances)
 
 
-def robust_mean(values: Sequence[float], variances: Sequence[float], n_fixed: int = 0) -> tuple[float, float]:
-    """Mean and its variance; the first `n_fixed` values are priors, which are never taken for outliers."""
-    observed = list(zip(values[n_fixed:], variances[n_fixed:], strict=True))
-    if not observed:
-        return _combined(values, variances)
-    mean = _lower_median(observed)
-    shrunk = list(variances)
+def robust_mean(
+    values: Sequence[float], variances: Sequence[float], prior_variance: float | None = None
+) -> tuple[float, float]:
+    """Mean and its variance, with a prior at 0 or none. What is far from the others counts less, the prior too."""
+    if not values:
+        return 0.0, prior_variance or 0.0
+    has_prior = prior_variance is not None
+    everything = [*values, 0.0] if has_prior else list(values)
+    trusted = [*variances, prior_variance or 0.0] if has_prior else list(variances)
+    mean = _lower_median(list(zip(values, variances, strict=True)))
+    distrusted = trusted
     for _ in range(N_REWEIGHTINGS):
-        for i, (value, variance) in enumerate(observed, start=n_fixed):
-            shrunk[i] = variance * _inflation((value - mean) ** 2 / variance)
-        mean, _ = _combined(values, shrunk)
-    return _combined(values, shrunk)
+        distrusted = [
+            variance * _inflation((value - mean) ** 2 / variance)
+            for value, variance in zip(everything, trusted, strict=True)
+        ]
+        mean, _ = _combined(everything, distrusted)
+    return _combined(everything, distrusted)
 
 
 def _inflation(squared_sigmas: float) -> float:

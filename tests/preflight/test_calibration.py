@@ -305,3 +305,14 @@ def test_watts_are_learnt_only_where_the_cards_counted_them(make_plan: MakePlan)
     assert "watts" not in calibrate(plan, [record], None).factors
     record["actual"]["actual/energy_is_measured"] = True
     assert calibrate(plan, [record], None).factors["watts"].value == pytest.approx(400.0, rel=0.05)
+
+
+@pytest.mark.parametrize("pace", [0.05, 20.0])
+def test_a_formula_that_is_far_off_on_a_machine_does_not_hold_the_bill_back(
+    make_plan: MakePlan, plan: RunPlan, pace: float
+) -> None:
+    machine = SimulatedMachine(pace=pace)
+    own = calibrate(plan, [machine.run(plan)], None).factors["step_seconds"]
+    other = calibrate(plan, [machine.run(cpu_plan(make_plan, n_embd=192))], None).factors["step_seconds"]
+    assert own.value == pytest.approx(pace, rel=0.02)
+    assert other.value == pytest.approx(pace, rel=0.15)
