@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date
-from pathlib import Path
 
 from conf.schema import DataKind, Family
 from preflight.catalog import is_ambiguous
+from preflight.dataset import prepare_command
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
 from preflight.plan import RunPlan
@@ -55,7 +55,7 @@ def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
     if data.kind is DataKind.bin:
         command = "data.path= with a folder that holds train.bin and val.bin"
     else:
-        command = f"python scripts/prepare_data.py {data.kind.name} --dir '{Path(data.dir).parent}'"
+        command = prepare_command(data.kind, data.dir, plan.model.tokenizer, data.val_fraction)
     if is_here:
         yield Finding(
             check="data.prepared",

@@ -6,13 +6,14 @@ and `manifest.json`, which is written last: a folder without one is not prepared
 
 from __future__ import annotations
 
+import shlex
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from json import loads
 from pathlib import Path
 
-from conf.schema import Tokenizer
+from conf.schema import DataKind, Tokenizer
 from preflight.errors import ConfigError, Problem
 from preflight.planfile import SCHEMA_VERSION, from_jsonable, write_json
 
@@ -22,6 +23,7 @@ VAL_NAME = "val.bin"
 ITEM_BYTES = {"uint16": 2, "uint32": 4}
 N_SAMPLED_BLOCKS = 16  # of a foreign token file, spread evenly: enough to catch a wrong dtype or tokenizer
 SAMPLED_BLOCK_TOKENS = 4096
+DEFAULT_VAL_FRACTION = 0.1  # of data.val_fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,15 @@ def smallest_dtype(vocab_size: int) -> str:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """The last step of a preparation: atomically, when the token files are complete."""
     write_json({"manifest": manifest}, folder / MANIFEST_NAME)
+
+
+def prepare_command(kind: DataKind, folder: str, tokenizer: Tokenizer, val_fraction: float) -> str:
+    """What fills `folder` (shell quoted); defaults of the program are left out."""
+    words = ["python", "scripts/prepare_data.py", kind.name, "--dir", str(Path(folder).parent)]
+    if kind is DataKind.shakespeare:  # the hub's corpora have one tokenizer and their own held-out part
+        words += ["--tokenizer", tokenizer.name] if tokenizer is Tokenizer.gpt2 else []
+        words += ["--val-fraction", f"{val_fraction:g}"] if val_fraction != DEFAULT_VAL_FRACTION else []
+    return shlex.join(words)
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from zlib import crc32
 
 from conf.schema import DataConfig, DataKind, ModelConfig, Tokenizer
-from preflight.dataset import Manifest, folder_problems, manifest_of_foreign_files, read_manifest
+from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, folder_problems, manifest_of_foreign_files, read_manifest
 from preflight.errors import ConfigError
 from preflight.plan import DataPlan
 from preflight.resolution import Resolution
@@ -17,7 +17,6 @@ AUTO = {Tokenizer.byte: DataKind.stdlib, Tokenizer.gpt2: DataKind.openwebtext, T
 BPE_KINDS = (DataKind.openwebtext, DataKind.fineweb_edu)  # prepared with GPT-2's tokenizer, whatever the model
 READY_KINDS = (*BPE_KINDS, DataKind.bin)  # tokenised and divided before the launcher sees them
 OWN_KINDS = (DataKind.text, DataKind.bin)  # those that data.path belongs to
-DEFAULT_VAL_FRACTION = 0.1
 
 
 def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, resolution: Resolution) -> DataPlan | None:

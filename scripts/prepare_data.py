@@ -22,7 +22,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from conf.schema import DataKind, Tokenizer  # noqa: E402
-from preflight.dataset import Manifest, read_manifest  # noqa: E402
+from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, read_manifest  # noqa: E402
 from preflight.errors import PreflightError  # noqa: E402
 from preflight.units import format_count  # noqa: E402
 from trainers import hub_corpus  # noqa: E402
@@ -34,7 +34,6 @@ SHAKESPEARE_PATH = "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 HUB_VAL_FRACTION = (
     0.0005  # of the documents: a tenth of ten billion tokens would be a waste (nanoGPT holds out as much)
 )
-DEFAULT_VAL_FRACTION = 0.1  # data.val_fraction
 
 
 def main(arguments: list[str] | None = None) -> int:
