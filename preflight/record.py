@@ -52,7 +52,6 @@ def make_record(
 ) -> dict[str, Any]:
     """The line as an object; `raw` is the estimate without calibration, so that its own error can be followed."""
     plan = bill.plan
-    raw = estimate(replace(plan, calibration=NO_CALIBRATION))
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_dir.name if run_dir else f"{plan.created_at}-{plan.name}",
@@ -68,7 +67,7 @@ def make_record(
         "changes": to_jsonable(bill.verdict.changes),
         "violations": to_jsonable(bill.verdict.violations),
         "estimate": flat_estimate(bill.estimate),
-        "raw": flat_estimate(raw) | {"estimate/memory_terms_bytes": dict(raw.memory.terms_bytes)},
+        "raw": _raw(plan),
         "actual": flat_actual(actual) if actual else None,
         "tracking": _tracking(run_dir),
         "device": actual.device if actual else plan.hw.card.label,
@@ -172,6 +171,13 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     if version != SCHEMA_VERSION:
         return f"schema_version {version}, this program reads {SCHEMA_VERSION}"
     return record
+
+
+def _raw(plan: RunPlan) -> dict[str, Any]:
+    """What the formulas alone say."""
+    bare = estimate(replace(plan, calibration=NO_CALIBRATION))
+    mids = {name: value for name, value in flat_estimate(bare).items() if not name.endswith(("_low", "_high"))}
+    return mids | {"estimate/memory_terms_bytes": dict(bare.memory.terms_bytes)}
 
 
 def _tracking(run_dir: Path | None) -> dict[str, Any] | None:
