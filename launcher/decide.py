@@ -74,7 +74,7 @@ def planned(config: Config, machine: Machine, argv: Sequence[str]) -> tuple[RunP
     command = shlex.join(["python", "launch.py", *argv])
     plan = resolve(config, machine, command=command, created_at=datetime.now(UTC).isoformat(timespec="seconds"))
     if config.calibration != "off":
-        ledger = read_ledger(Path(plan.runs_dir if config.calibration == "ledger" else config.calibration))
+        ledger = read_ledger(Path(plan.runs_dir if config.calibration == "ledger" else config.calibration), n_last=100)
         for warning in ledger.warnings:
             print(warning, file=sys.stderr)
         plan = replace(plan, calibration=calibrate(plan, ledger.records, ledger.sha256))
