@@ -74,8 +74,8 @@ def find(which: str, runs_dir: Path) -> Path:
     if folder is not None and (folder / PLAN).is_file():
         return folder
     message = f"no run with a checkpoint in {runs_dir}" if which == "latest" else f"{folder} has no {PLAN}"
-    known = ", ".join(str(path) for path in sorted(runs_dir.glob(f"*/{PLAN}"), reverse=True)[:3]) or "none"
-    fix = f"resume=RUN_DIR with one of the runs that are there: {known}"
+    known = [str(path.parent) for path in sorted(runs_dir.glob(f"*/{PLAN}"), reverse=True)[:3]]
+    fix = f"resume={known[0]}" if known else "train first: python launch.py"
     raise ConfigError([Problem(path="resume", value=which, message=message, fix=fix)])
 
 
