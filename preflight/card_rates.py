@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import pow
 
 from preflight.plan import Card, CardKind, HwPlan, Precision
-from preflight.priors import matmul_fraction
+from preflight.priors import attention_fraction, matmul_fraction
 from preflight.step_constants import StepConstants
 
 A100_RIDGE_FLOPS_PER_BYTE = 135.0  # 0.87 x 312 TFLOPS / 2039 GB/s, rounded
@@ -24,6 +24,7 @@ class CardRates:
     """What one rank can count on."""
 
     matmul_flops_per_second: float  # wide matmuls, sustained
+    attention_flops_per_second: float  # matmuls inside fused attention
     fp32_flops_per_second: float  # elementwise arithmetic, listed
     bytes_per_second: float
     knee_width: float  # where a matmul reaches half of its rate
@@ -54,8 +55,10 @@ def card_rates(hw: HwPlan, precision: Precision, constants: StepConstants) -> Ca
     ceiling = peak * matmul_fraction(card, precision)
     ridge = ceiling / card.bandwidth_bytes_per_second / A100_RIDGE_FLOPS_PER_BYTE
     sustained = constants.sustained_fraction * _power_fraction(card, precision, peak, constants)
+    in_attention = min(constants.attention_fraction * ceiling, peak * attention_fraction(card, precision))
     return CardRates(
         matmul_flops_per_second=sustained * ceiling / n_sharing,
+        attention_flops_per_second=sustained * in_attention / n_sharing,
         fp32_flops_per_second=card.peak_flops_per_second.get(Precision.fp32.value, peak) / n_sharing,
         bytes_per_second=constants.bandwidth_fraction * card.bandwidth_bytes_per_second / n_sharing,
         knee_width=constants.knee_width * ridge,

@@ -10,6 +10,7 @@ class Implementation:
     """How a step is carried out."""
 
     fused_attention: bool = True  # scores never reach memory, masked blocks are skipped
+    fused_attention_slowdown: float = 1.0  # against FlashAttention-2, which scaled_dot_product_attention uses
     score_bytes: float = 0.0  # traffic per score, forward and backward, where they do reach memory
     sharded: bool = False  # weights, gradients and moments over all ranks, gathered each pass (FSDP)
     overlapped: bool = True  # gradients travel during the backward pass

@@ -39,11 +39,22 @@ def _matmul_fractions() -> Mapping[tuple[str, str], float]:
 def matmul_fraction(card: Card, precision: Precision) -> float:
     """Best measured matmul rate / listed peak: the card's row, else its kind's."""
     fractions = _matmul_fractions()
-    rate = "half" if precision in (Precision.bf16, Precision.fp16) else precision.value
+    rate = _rate_name(precision)
     for key in ((card.name, rate), (card.kind.value, rate)):
         if key in fractions:
             return fractions[key]
     return fractions[card.kind.value, "any"]
+
+
+def attention_fraction(card: Card, precision: Precision) -> float:
+    """The matmuls inside fused attention, alike: only where its kernels lag behind the card has the card a row."""
+    fractions = _matmul_fractions()
+    is_half = _rate_name(precision) == "half"
+    return fractions.get((card.name, "attention"), 1.0) if is_half else 1.0
+
+
+def _rate_name(precision: Precision) -> str:
+    return "half" if precision in (Precision.bf16, Precision.fp16) else precision.value
 
 
 @cache

@@ -57,7 +57,8 @@ def pass_terms_seconds(
     attention_forward = _attention_forward_seconds(plan, n_tokens, rates, constants, code)
     elementwise = _elementwise_seconds(plan, n_tokens, rates, constants)
     head_forward = n_tokens * head_forward_flops_per_token(model) / flops_per_second
-    loss = n_tokens * model.vocab_size * constants.loss_bytes_per_logit / rates.bytes_per_second
+    loss_bytes = constants.compiled_loss_bytes if trainer.compile else constants.eager_loss_bytes
+    loss = n_tokens * model.vocab_size * loss_bytes / rates.bytes_per_second
     recomputed_fraction = _recomputed_fraction(plan, code)
     terms = {
         "matmul": FORWARD_AND_BACKWARD * layers_forward,
@@ -87,8 +88,10 @@ def _attention_forward_seconds(
     causal_flops = n_tokens * attention_forward_flops_per_token(model, length)
     n_scores = n_tokens * model.n_layer * model.n_head * length
     if code.fused_attention:
-        matmul = causal_flops / (constants.attention_fraction * rates.matmul_flops_per_second)
-        return matmul + constants.softmax_flops_per_score * n_scores / 2 / rates.fp32_flops_per_second
+        matmul = causal_flops / rates.attention_flops_per_second
+        softmax = constants.softmax_flops_per_score * n_scores / 2 / rates.fp32_flops_per_second
+        blocks = 1 + constants.attention_block_tokens / length
+        return blocks * code.fused_attention_slowdown * (matmul + softmax)
     matmul = 2 * causal_flops / (constants.unfused_attention_fraction * rates.matmul_flops_per_second)
     return matmul + code.score_bytes * n_scores / FORWARD_AND_BACKWARD / rates.bytes_per_second
 

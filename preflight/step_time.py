@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from preflight.band import Band
+from preflight.band import Band, around
 from preflight.card_rates import card_rates, peak_flops_per_second
 from preflight.flops import train_flops_per_token
 from preflight.implementation import OUR_TRAINER, Implementation
 from preflight.plan import CardKind, RunPlan
 from preflight.step_constants import CONSTANTS, StepConstants
 from preflight.step_terms import step_terms_seconds
-
-LOW_FACTOR = 0.85
-HIGH_FACTOR = 1.45
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,7 @@ def estimate_step_time(
         return _unknown(flops, peak)
     raw_terms = step_terms_seconds(plan, rates, the_constants, code)
     raw_seconds = sum(raw_terms.values())
-    seconds = _band(plan, raw_seconds)
+    seconds = _band(plan, raw_seconds, the_constants)
     scale = seconds.mid / raw_seconds
     return StepTimeEstimate(
         seconds=seconds,
@@ -83,15 +80,10 @@ def all_ranks_peak_flops_per_second(plan: RunPlan) -> float | None:
     return peak * n_cards
 
 
-def _band(plan: RunPlan, raw_seconds: float) -> Band:
+def _band(plan: RunPlan, raw_seconds: float, constants: StepConstants) -> Band:
     factor = plan.calibration.factors.get("step_seconds")
     if factor is None:
-        return Band(
-            low=raw_seconds * LOW_FACTOR,
-            mid=raw_seconds,
-            high=raw_seconds * HIGH_FACTOR,
-            source="formula, uncalibrated",
-        )
+        return around(raw_seconds, constants.low_factor, constants.high_factor, "formula, uncalibrated")
     return Band(
         low=raw_seconds * factor.low,
         mid=raw_seconds * factor.value,

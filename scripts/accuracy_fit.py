@@ -15,9 +15,9 @@ from preflight.step_constants import CUDA, FITTED, StepConstants
 from preflight.step_time import estimate_step_time
 from scripts.accuracy_throughput import MeasuredStep
 
-# Round numbers from before any fit: no contention, half the traffic, exponential plus a dozen fp32 operations a score.
-START = replace(CUDA, sustained_fraction=0.85, sharding_fraction=0.95, eager_bytes=160.0, softmax_flops_per_score=24.0)
-PULL = 0.02
+# Round numbers from before any fit.
+START = replace(CUDA, sustained_fraction=0.9, sharding_fraction=0.95, eager_bytes=200.0)
+PULL = 0.2
 FIRST_STEP = 0.2  # of a constant's logarithm
 N_ITERATIONS = 150
 

@@ -37,7 +37,10 @@ from preflight.plan import (
 
 GPT2_VOCAB_SIZE = 50257
 SELECTIVE_RECOMPUTED_FRACTION = 0.15  # of the forward pass: attention or a few operators (arXiv:2205.05198)
-FUSED_SOFTMAX_SCORE_BYTES = 16.0  # 2-byte scores: read and written forward, read twice and written backward, dropout
+FUSED_SOFTMAX_SCORE_BYTES = 30.0  # 2-byte scores through two matmuls, softmax and dropout: 13 forward, 17 backward
+# Before torch 2.2, scaled_dot_product_attention and its contemporaries were FlashAttention's first version, which the
+# second one's paper (arXiv:2307.08691) doubles.
+SECOND_FLASH_TORCH, FIRST_FLASH_SLOWDOWN = (2, 2), 2.0
 EAGER_SCORE_BYTES = 60.0  # scale, mask, softmax, dropout one by one, some of them in fp32
 # Optimizers whose own arithmetic is a large part of the step; AdamW's traffic does not stand for them.
 OTHER_OPTIMIZERS = ("SOAP", "Shampoo", "Muon not distributed")
@@ -159,13 +162,19 @@ def _model(row: Mapping[str, str]) -> ModelPlan:
         dropout=0.0,
     )
     stated = _number(row["params"])
-    return _with_fewer_kv_heads(model, stated) if is_llama and stated else model
+    return _nearest(model, stated) if stated else model
 
 
-def _with_fewer_kv_heads(model: ModelPlan, stated_params: float) -> ModelPlan:
-    """The number of key/value heads that comes nearest to the stated parameter count."""
-    candidates = [replace(model, n_kv_head=n) for n in range(1, model.n_head + 1) if model.n_head % n == 0]
-    return min(reversed(candidates), key=lambda one: abs(count_params(one, 0).total - stated_params))
+def _nearest(model: ModelPlan, stated_params: float) -> ModelPlan:
+    """Tied or not, and with as many key/value heads, as comes nearest to the stated parameter count."""
+    is_llama = model.family is Family.llama
+    n_kv_heads = [n for n in range(model.n_head, 0, -1) if model.n_head % n == 0] if is_llama else [model.n_head]
+    candidates = [
+        replace(model, n_kv_head=n, tied_head=tied)
+        for tied in (model.tied_head, not model.tied_head)
+        for n in n_kv_heads
+    ]
+    return min(candidates, key=lambda one: abs(count_params(one, 0).total - stated_params))
 
 
 def _trainer(row: Mapping[str, str]) -> tuple[TrainerPlan, int]:
@@ -206,12 +215,19 @@ def _implementation(row: Mapping[str, str]) -> Implementation:
     score_bytes = FUSED_SOFTMAX_SCORE_BYTES if "fused softmax" in attention else EAGER_SCORE_BYTES
     return Implementation(
         fused_attention=not is_unfused,
+        fused_attention_slowdown=FIRST_FLASH_SLOWDOWN if _torch_version(row) < SECOND_FLASH_TORCH else 1.0,
         score_bytes=score_bytes if is_unfused else 0.0,
         sharded="FSDP" in row["parallel"] or "ZeRO-3" in row["parallel"],
         overlapped=row["parallel"].split(" ")[0] != "DP",  # Megatron's own data parallelism reduces after the backward
         has_optimizer="NO optimizer" not in row["note"],
         recomputed_fraction=SELECTIVE_RECOMPUTED_FRACTION if row["activation_ckpt"].startswith("selective") else None,
     )
+
+
+def _torch_version(row: Mapping[str, str]) -> tuple[int, int]:
+    """As the row's framework states it; a current one where it does not."""
+    found = re.search(r"torch ?(\d+)(?:\.(\d+))?", row["framework"], re.IGNORECASE)
+    return (int(found.group(1)), int(found.group(2) or 0)) if found else SECOND_FLASH_TORCH
 
 
 def _seconds(row: Mapping[str, str], tokens_per_step: int) -> float:

@@ -23,7 +23,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from preflight.plan import Precision
-from preflight.step_time import HIGH_FACTOR, LOW_FACTOR, all_ranks_peak_flops_per_second
+from preflight.step_constants import CONSTANTS
+from preflight.step_time import all_ranks_peak_flops_per_second
 from scripts.accuracy_fit import estimated_seconds, fit
 from scripts.accuracy_throughput import MeasuredStep, read_rows
 
@@ -46,7 +47,8 @@ class Judged:
     @property
     def is_covered(self) -> bool:
         """The measurement lies within the uncalibrated band."""
-        return LOW_FACTOR <= self.step.seconds / self.estimated_seconds <= HIGH_FACTOR
+        constants = CONSTANTS[self.step.plan.hw.card.kind]
+        return constants.low_factor <= self.step.seconds / self.estimated_seconds <= constants.high_factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight.plan import Calibration, CardKind, Checkpointing, Factor, ModelPlan, Precision, RunPlan
-from preflight.step_time import HIGH_FACTOR, LOW_FACTOR, estimate_step_time
+from preflight.step_constants import CUDA
+from preflight.step_time import estimate_step_time
 from tests.conftest import A100_80GB, CPU, GPT2_124M, RTX_4090, build_plan
 
 H100 = replace(
@@ -106,8 +107,6 @@ def test_more_sequences_take_longer(small: int, more: int) -> None:
 
 def test_matmul_term_is_flops_over_the_rate_at_the_width() -> None:
     """124M, 12 x 1024 tokens, A100: 3 x 2 x 12 x 12 x 768^2 FLOPs a token at 312 x 0.87 x sustained, knee 150 x R."""
-    from preflight.step_constants import CUDA
-
     term = estimate_step_time(build_plan(card=A100_80GB)).terms_seconds["matmul"]
     rate = 312e12 * 0.87 * CUDA.sustained_fraction
     knee = CUDA.knee_width * (312e12 * 0.87 / 2039e9) / 135
@@ -139,8 +138,8 @@ def test_uncalibrated_band_surrounds_the_formula() -> None:
     estimate = estimate_step_time(build_plan())
     assert estimate.seconds is not None
     assert estimate.raw_seconds is not None
-    assert estimate.seconds.low == pytest.approx(LOW_FACTOR * estimate.raw_seconds)
-    assert estimate.seconds.high == pytest.approx(HIGH_FACTOR * estimate.raw_seconds)
+    assert estimate.seconds.low == pytest.approx(CUDA.low_factor * estimate.raw_seconds)
+    assert estimate.seconds.high == pytest.approx(CUDA.high_factor * estimate.raw_seconds)
 
 
 def test_calibration_scales_mid_and_terms_and_replaces_the_band() -> None:
