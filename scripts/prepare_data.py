@@ -94,7 +94,7 @@ def prepare_named(options: argparse.Namespace) -> Manifest:
             say=say,
         )
     corpus = local_corpus(options)
-    return prepare(corpus, folder, tokenizer=options.tokenizer, val_fraction=options.val_fraction)
+    return prepare(corpus, folder, tokenizer=options.tokenizer, val_fraction=options.val_fraction, say=say)
 
 
 def local_corpus(options: argparse.Namespace) -> Corpus:

@@ -7,18 +7,17 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from preflight.errors import ConfigError, Problem
 from preflight.units import format_bytes, format_seconds
+from trainers.prepare import Say
 
 TIMEOUT_SECONDS = 15.0  # to connect, and between two pieces
 N_ATTEMPTS = 5
 PIECE_BYTES = 2**20
 REPORT_INTERVAL_SECONDS = 2.0
-Say = Callable[[str], None]
 
 
 def get_json(url: str) -> Any:

@@ -23,8 +23,8 @@ from conf.schema import Tokenizer
 from preflight.dataset import TRAIN_NAME, VAL_NAME, Manifest, smallest_dtype
 from preflight.errors import ConfigError, Problem
 from preflight.units import format_bytes, format_count
-from trainers.download import Say, get_file, get_json
-from trainers.prepare import check_disk, check_place, describe, gpt2_encoding, put_in_place
+from trainers.download import get_file, get_json
+from trainers.prepare import Say, check_disk, check_place, describe, gpt2_encoding, put_in_place
 
 BASE_URL = "https://huggingface.co"
 PROGRESS_NAME = "progress.json"

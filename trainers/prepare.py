@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import sysconfig
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,10 +34,12 @@ from preflight.dataset import (
 )
 from preflight.errors import ConfigError, Problem
 from preflight.plan import DataPlan, RunPlan
-from preflight.units import format_bytes
+from preflight.units import format_bytes, format_seconds
 
 PIECE_BYTES = 2**20
 N_PROBE_BYTES = 8192  # a NUL byte in here and it is not text
+REPORT_INTERVAL_SECONDS = 5.0
+Say = Callable[[str], None]
 Encode = Callable[[bytes], NDArray[np.integer]]
 
 
@@ -60,7 +63,7 @@ class Corpus:
                     yield piece + file.readline(PIECE_BYTES)
 
 
-def ensure_prepared(plan: RunPlan) -> DataPlan:
+def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
     """The plan's data with its counts; what takes seconds (the standard library, the user's text) is prepared here."""
     data, folder = plan.data, Path(plan.data.dir)
     manifest = read_manifest(folder)
@@ -68,7 +71,7 @@ def ensure_prepared(plan: RunPlan) -> DataPlan:
         corpus = (
             stdlib_corpus() if data.kind is DataKind.stdlib else text_corpus(data.name, Path(data.source_path or ""))
         )
-        manifest = prepare(corpus, folder, tokenizer=plan.model.tokenizer, val_fraction=data.val_fraction)
+        manifest = prepare(corpus, folder, tokenizer=plan.model.tokenizer, val_fraction=data.val_fraction, say=say)
     if manifest is None:
         manifest = manifest_of_foreign_files(folder, plan.model.vocab_size, data.dtype)
     if manifest is None:
@@ -109,7 +112,7 @@ def text_corpus(name: str, path: Path) -> Corpus:
     return Corpus(name=name, source=f"{path} ({len(paths)} of {len(candidates)} files)", paths=_shuffled(paths, path))
 
 
-def prepare(corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, val_fraction: float) -> Manifest:
+def prepare(corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, val_fraction: float, say: Say) -> Manifest:
     """Tokenise into a folder beside `folder`, then rename it there."""
     check_place(folder)
     encode, vocab_size = encoder(tokenizer)
@@ -121,11 +124,27 @@ def prepare(corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, val_fraction:
     temporary.mkdir(parents=True)
     try:
         n_train_bytes = int(n_bytes * (1.0 - val_fraction))
-        write_tokens(cut(corpus.pieces(), n_train_bytes), (temporary / TRAIN_NAME, temporary / VAL_NAME), encode, dtype)
+        pieces = told(corpus.pieces(), n_bytes, f"preparing {corpus.name}", say)
+        write_tokens(cut(pieces, n_train_bytes), (temporary / TRAIN_NAME, temporary / VAL_NAME), encode, dtype)
         manifest = describe(temporary, corpus.name, tokenizer, vocab_size, dtype, corpus.source)
+        say(f"prepared {folder}: {manifest.n_train_tokens:,} training and {manifest.n_val_tokens:,} held-out tokens")
         return put_in_place(temporary, folder, manifest)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def told(pieces: Iterator[bytes], n_bytes: int, what: str, say: Say) -> Iterator[bytes]:
+    """The same pieces; every few seconds a word on how far they are."""
+    n_seen, began = 0, time.monotonic()
+    reported = began
+    for piece in pieces:
+        yield piece
+        n_seen += len(piece)
+        now = time.monotonic()
+        if now - reported > REPORT_INTERVAL_SECONDS:
+            reported = now
+            left = format_seconds((n_bytes - n_seen) * (now - began) / n_seen)
+            say(f"{what}: {format_bytes(n_seen)} of {format_bytes(n_bytes)}, {left} left")
 
 
 def write_tokens(pieces: Iterator[tuple[bool, bytes]], paths: tuple[Path, Path], encode: Encode, dtype: str) -> None:

@@ -74,6 +74,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         distributed.share_cpu_threads(job.plan.hw.n_cpu_cores, world)
     distributed.join(world, device)
     set_matmul_precision(trainer.precision)
+    progress = Progress(job, meters, is_first_rank=is_first_rank)
     meters.watch.lap("startup")
 
     if is_first_rank:
@@ -81,9 +82,9 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
 
     # ---- data: one rank a node prepares it, when it is the kind that takes seconds
     if world.local_rank == 0:
-        ensure_prepared(job.plan)
+        ensure_prepared(job.plan, progress.say)
     distributed.wait_for_all()
-    plan = replace(job.plan, data=ensure_prepared(job.plan))
+    plan = replace(job.plan, data=ensure_prepared(job.plan, progress.say))
     stream = TrainStream(plan, world, device)
     meters.watch.lap("data")
 
@@ -106,7 +107,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         resume_id=resumed.wandb_run_id,
         rank=world.rank,
     )
-    progress = Progress(job, meters, first_step=step, is_first_rank=is_first_rank)
+    progress.start_after(step)
     for line in resumed.passed_over:
         progress.say(f"passed over {line}")
     if job.resume:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds, format_usd
@@ -16,11 +17,15 @@ Metrics = dict[str, float | int | None]
 class Progress:
     """Rank 0 prints and writes; on the other ranks every method does nothing."""
 
-    def __init__(self, job: Job, meters: Meters, *, first_step: int, is_first_rank: bool) -> None:
+    def __init__(self, job: Job, meters: Meters, *, is_first_rank: bool) -> None:
         self.job, self.meters, self.is_first_rank = job, meters, is_first_rank
-        self.first_step = first_step
-        if is_first_rank:
-            forget_metrics_after(job.run_dir / METRICS_NAME, first_step)
+        self.first_step = 0
+
+    def start_after(self, step: int) -> None:
+        """Steps up to this one were done earlier."""
+        self.first_step = step
+        if self.is_first_rank:
+            forget_metrics_after(self.job.run_dir / METRICS_NAME, step)
 
     def say(self, text: str) -> None:
         """A line for the user."""
@@ -42,7 +47,7 @@ class Progress:
         self._write(step, {
             "train/loss": loss,
             "learning_rate": learning_rate,
-            "grad_norm": grad_norm,
+            "grad_norm": grad_norm if grad_norm is not None and math.isfinite(grad_norm) else None,  # fp16 overflows
             "n_tokens": step * trainer.tokens_per_step,
             "step_seconds": step_seconds,
             "tokens_per_second": tokens_per_second,
