@@ -24,9 +24,9 @@ class StepConstants:
     # (mli/transformers-benchmarks).
     knee_width: float
     bandwidth_fraction: float  # streaming kernels reach 80-92 % of the listed rate
-    # Fused attention: matmuls at a fraction of the matmul rate, softmax in fp32 slots per score, diagonal blocks that are
-    # computed whole, on cards that short sequences fill badly. FlashAttention-2's figures (arXiv:2307.08691, A100,
-    # causal, forward and backward): 107 to 163 TFLOPS from 1k to 16k tokens with heads of 64, 189 with heads of 128.
+    # Fused attention: matmuls at a fraction of the matmul rate, softmax in fp32 slots per score, diagonal blocks that
+    # are computed whole on cards that short sequences fill badly. FlashAttention-2's figures (arXiv:2307.08691, A100,
+    # causal, forward and backward): 107-163 TFLOPS from 1k to 16k tokens with heads of 64, 189 with heads of 128.
     attention_fraction: float
     softmax_flops_per_score: float
     attention_block_tokens: float
@@ -74,8 +74,8 @@ CUDA = StepConstants(
     optimizer_bytes_per_param=28.0,
     clip_bytes_per_param=12.0,
     cast_bytes_per_param=16.0,
-    low_factor=0.8,
-    high_factor=1.5,
+    low_factor=0.82,
+    high_factor=1.75,
 )
 # The processor computes in the thread that calls: hardly any launch cost; attention's backward pass is slow there
 # (28 % of a 10M model's bf16 step on two cores, torch 2.13).

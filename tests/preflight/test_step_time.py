@@ -162,36 +162,6 @@ def test_two_ranks_on_one_cpu_are_hardly_faster_than_one() -> None:
     assert 0.8 * one < two < 1.3 * one
 
 
-def assert_within_band(plan: RunPlan, measured_seconds: float) -> None:
-    band = estimate_step_time(plan).seconds
-    assert band is not None
-    assert band.low <= measured_seconds <= band.high, (band, measured_seconds)
-
-
-def test_nanogpt_a100_log_line_is_within_the_band() -> None:
-    """karpathy/nanoGPT#461: 106-107 ms for one micro-batch of 12 x 1024, compiled."""
-    band = estimate_step_time(build_plan(card=A100_80GB, compile=True)).seconds
-    assert band is not None
-    assert band.low <= 0.1065
-
-
-def test_4090_trains_130_000_tokens_a_second() -> None:
-    """karpathy/build-nanogpt#6: batch 16 x 1024, bf16, compiled."""
-    assert_within_band(build_plan(card=RTX_4090, micro_batch_size=16, compile=True), 16 * 1024 / 130e3)
-
-
-def test_2x4090_train_221_000_tokens_a_second() -> None:
-    """tyler-romero's DDP run of 124M."""
-    plan = build_plan(card=RTX_4090, n_gpus=2, micro_batch_size=16, grad_accum_steps=16, compile=True)
-    assert_within_band(plan, plan.trainer.tokens_per_step / 221e3)
-
-
-def test_v100_in_fp16_takes_about_a_second() -> None:
-    """karpathy/nanoGPT#215: 1097 ms for 5 x 12 x 1024 tokens, float16."""
-    plan = build_plan(card=V100, grad_accum_steps=5, precision=Precision.fp16, compile=True)
-    assert mid_seconds(plan) == pytest.approx(1.097, rel=0.5)
-
-
 def test_bf16_is_several_times_faster_than_fp32_on_an_a100() -> None:
     """rasbt's ladder on one A100: about 3.6x from fp32 to bf16."""
     fp32, bf16 = (mid_seconds(build_plan(card=A100_80GB, precision=p)) for p in (Precision.fp32, Precision.bf16))
