@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from preflight.band import Band
 from preflight.memory_device import Edges, base_bytes, communication_bytes, cublas_workspace_bytes, slack_bytes
 from preflight.memory_phases import TOKEN_TERMS, phases_of, terms_of
-from preflight.memory_workload import FP32_BYTES, workload_of
+from preflight.memory_workload import FP32_BYTES, Workload, workload_of
 from preflight.plan import CardKind, Factor, RunPlan
 from preflight.units import GIB
 
@@ -49,8 +49,13 @@ class MemoryEstimate:
 
 def estimate_memory(plan: RunPlan) -> MemoryEstimate:
     """Peak over the phases of a step, an evaluation and a checkpoint."""
+    return estimate_workload(plan, workload_of(plan))
+
+
+def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
+    """The same for code that is not our trainer's."""
     card, factors = plan.hw.card, plan.calibration.factors
-    phases = phases_of(workload_of(plan))
+    phases = phases_of(work)
     low, mid, high = _token_factors(plan)
     workspace = cublas_workspace_bytes(card)
     phases_bytes = {name: int(total) + workspace for name, total in phases.totals(mid).items()}

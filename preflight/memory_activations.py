@@ -49,15 +49,17 @@ def activations_of(work: Workload) -> Activations:
     masks = work.mask_bytes * width if model.dropout > 0 else 0
     statistics = FP32_BYTES * (2 if is_gpt2 else 1)  # mean and reciprocal deviation (LayerNorm), the latter (RMSNorm)
     n_kept, n_forward, n_backward = (2, 2, 1) if is_gpt2 else (4, 3, 2)  # wide tensors: GELU's two, SwiGLU's four
+    norm_extra = work.norm_extra_bytes * width
     return Activations(
         layer=Layers(
             residual=n_tokens * 2 * stream,
-            attention=n_tokens * (_attention_bytes(work) + masks),
-            mlp=n_tokens * (half + n_kept * wide + masks),
-            norms=n_tokens * 2 * statistics,
+            attention=n_tokens * (_attention_bytes(work) + work.n_extra_narrow * half + masks),
+            mlp=n_tokens * (half + (n_kept + work.n_extra_wide) * wide + masks),
+            norms=n_tokens * 2 * (statistics + norm_extra),
         ),
         block_input=n_tokens * stream,
-        final_norm=n_tokens * (stream + half + statistics + masks),  # the embedding's dropout has a mask too
+        final_norm=n_tokens
+        * (stream + half + statistics + norm_extra + masks),  # the embedding's dropout has a mask too
         norm_output=n_tokens * stream if numerics.casts_weights else 0,
         forward_working=n_tokens * (3 * stream + n_forward * wide),
         backward_working=n_tokens * (stream + (half if numerics.casts_weights else 0) + n_backward * wide),
@@ -70,11 +72,14 @@ def _attention_bytes(work: Workload) -> int:
     """Norm output (input of q, k, v), q, k, v, attention output (input of the projection), what softmax needs."""
     model, compute = work.model, work.numerics.compute
     softmax = _score_bytes(work) * work.sequence_length if work.stores_attention_matrix else FP32_BYTES
-    return compute * (3 * model.n_embd + 2 * kv_dim(model)) + softmax * model.n_head
+    shared = model.n_embd if work.repeats_kv else kv_dim(model)
+    return compute * (3 * model.n_embd + 2 * shared) + softmax * model.n_head
 
 
 def _score_bytes(work: Workload) -> int:
-    """fp32 softmax, its cast where the product with the values runs in 16 bit, dropout's mask and result."""
-    compute = work.numerics.compute
-    softmax = FP32_BYTES + (compute if work.numerics.casts_weights else 0)
-    return softmax + (work.mask_bytes + compute if work.model.dropout > 0 else 0)
+    """Softmax (fp32 under autocast); what the product with the values takes: a cast, or dropout's result; its mask."""
+    numerics = work.numerics
+    softmax = numerics.weight  # 16 bit only where everything is
+    if work.model.dropout > 0:
+        return softmax + work.mask_bytes + numerics.compute
+    return softmax + (numerics.compute if numerics.casts_weights else 0)

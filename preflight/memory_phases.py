@@ -74,6 +74,7 @@ class Phases(NamedTuple):
 def phases_of(work: Workload) -> Phases:
     """Every moment that can be the peak."""
     states, acts = states_of(work), activations_of(work)
+    kept_logits = work.numerics.compute * acts.logits if work.keeps_logits else 0
     everything = _everything_saved(work, acts)
     all_casts = work.model.n_layer * states.layer_casts + states.head_cast
     left_casts = states.head_cast if work.recomputes_blocks else all_casts  # autocast forgets what nothing saved
@@ -81,8 +82,8 @@ def phases_of(work: Workload) -> Phases:
     return Phases(
         n_params=states.n_params,
         weights=states.weights,
-        optimizer_states=states.optimizer,
-        inputs=2 * N_BATCHES * TOKEN_BYTES * work.n_tokens,
+        optimizer_states=states.optimizer + states.bucket_copies,
+        inputs=2 * N_BATCHES * TOKEN_BYTES * work.n_tokens + kept_logits,
         moments={
             "forward": _forward(work, states, acts, everything, all_casts),
             "loss_backward": Moment(
@@ -94,7 +95,7 @@ def phases_of(work: Workload) -> Phases:
             "head_backward": _head_backward(work, states, acts, everything, left_casts),
             "layer_backward": _layer_backward(work, states, acts),
             "backward_end": _backward_end(work, states, acts),
-            "optimizer_step": Moment(gradients=states.gradients),
+            "optimizer_step": Moment(gradients=states.gradients, gradients_in_flight=states.optimizer_working),
             "evaluation": _evaluation(work, acts, between_steps, all_casts),
             "checkpoint": Moment(gradients=between_steps),
         },

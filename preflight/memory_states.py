@@ -11,8 +11,6 @@ from typing import NamedTuple
 from preflight.memory_workload import Workload
 from preflight.params import count_params, layer_matmul_params
 
-N_MOMENTS = 2  # Adam's m and v
-
 
 class States(NamedTuple):
     """Bytes of one rank, independent of the micro-batch."""
@@ -21,6 +19,8 @@ class States(NamedTuple):
     weights: int
     optimizer: int
     gradients: int  # all of them, as after a backward pass
+    bucket_copies: int  # DDP's own gradients, when they are not views
+    optimizer_working: int  # temporaries of its step
     kept_gradients: int  # there before a backward pass begins
     head_gradient: int  # V x n_embd, the head's or the token embedding's
     position_gradient: int
@@ -41,8 +41,10 @@ def states_of(work: Workload) -> States:
     return States(
         n_params=counts.total,
         weights=weights,
-        optimizer=N_MOMENTS * weights,
+        optimizer=numerics.optimizer * counts.total,
         gradients=weights,
+        bucket_copies=weights if work.copies_buckets else 0,
+        optimizer_working=work.optimizer_working_bytes * counts.total,
         kept_gradients=weights if work.keeps_gradients else 0,
         head_gradient=numerics.weight * head,
         position_gradient=numerics.weight * counts.position_embedding,

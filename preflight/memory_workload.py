@@ -1,17 +1,18 @@
-"""What does one rank hold and compute with? The facts that the memory sums need, free of Hydra's and the plan's words.
+"""What does one rank hold and compute with? The facts that the memory sums need, free of the plan's words.
 
-`preflight.memory` makes a `Workload` from a plan; the benchmark of public measurements makes them from rows.
+`workload_of` says them for our trainer. Other people's code, whose measured peaks the sums are held against
+(`scripts/bench_accuracy.py`), differs in the fields that have defaults here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from preflight.plan import CardKind, Checkpointing, ModelPlan, Precision, RunPlan
 
 FP32_BYTES = 4
 HALF_BYTES = 2  # bf16 and fp16
+ADAM_BYTES = 2 * FP32_BYTES  # two moments
 
 
 class Numerics(NamedTuple):
@@ -24,7 +25,8 @@ class Numerics(NamedTuple):
     gradient takes (donated buffers, torch >= 2.6; before that two).
     """
 
-    weight: int  # parameters and their gradients, as the optimizer sees them
+    weight: int  # parameters and their gradients, as autograd sees them
+    optimizer: int  # everything the optimizer keeps for a parameter: moments, and fp32 weights beside 16-bit ones
     compute: int  # operands and results of matmuls
     residual: int  # the stream between the blocks, and what norms give out
     casts_weights: bool  # autocast keeps a 16-bit copy of every matrix it has met
@@ -32,15 +34,14 @@ class Numerics(NamedTuple):
     loss_backward_bytes_per_logit: int
 
 
-FULL = Numerics(FP32_BYTES, FP32_BYTES, FP32_BYTES, False, 8, 12)
-AUTOCAST = Numerics(FP32_BYTES, HALF_BYTES, FP32_BYTES, True, 8, 10)
+FULL = Numerics(FP32_BYTES, ADAM_BYTES, FP32_BYTES, FP32_BYTES, False, 8, 12)
+AUTOCAST = Numerics(FP32_BYTES, ADAM_BYTES, HALF_BYTES, FP32_BYTES, True, 8, 10)
 CPU_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12)
 COMPILED_FULL = FULL._replace(loss_forward_bytes_per_logit=4, loss_backward_bytes_per_logit=4)
 COMPILED_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=2, loss_backward_bytes_per_logit=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(NamedTuple):
     """One rank's share of one micro-step."""
 
     model: ModelPlan
@@ -52,6 +53,14 @@ class Workload:
     has_buckets: bool  # DDP: gradients are views of buckets that live from construction to the end
     mask_bytes: int  # of one element of a dropout mask
     stores_attention_matrix: bool  # attention without a fused kernel
+    # Not ours:
+    keeps_logits: bool = False  # a variable of the loop holds them through the backward pass
+    copies_buckets: bool = False  # DDP without gradient_as_bucket_view: a second copy of the gradients
+    optimizer_working_bytes: int = 0  # per parameter, while it updates: foreach and loops without fusion
+    norm_extra_bytes: int = 0  # per channel and norm: norms written out in elementary operators
+    n_extra_wide: int = 0  # tensors of width d_ff: non-linearities written out
+    n_extra_narrow: int = 0  # tensors of width n_embd: cached keys and values
+    repeats_kv: bool = False  # keys and values are copied to every head before attention
 
     @property
     def n_tokens(self) -> int:

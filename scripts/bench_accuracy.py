@@ -1,0 +1,147 @@
+"""How far off are the memory sums on public measurements?
+
+    python scripts/bench_accuracy.py --memory FILE.csv [--rows] [--json]
+
+Errors are fractions of the measured value. Coverage: the measurement lies within [low, high]. False fit: reported out
+of memory, said to fit (the band's high edge within 95 % of the card). False refusal: it ran, said not to fit.
+The step-time side is `scripts/bench_accuracy_throughput.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from preflight.band import Band
+from preflight.memory import MemoryEstimate, estimate_workload
+from preflight.units import GIB
+from scripts.accuracy_memory import MeasuredMemory, read_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One estimate held against one measurement."""
+
+    row: MeasuredMemory
+    estimate: MemoryEstimate
+
+    @property
+    def band(self) -> Band:
+        """The number that was measured."""
+        bands = {"allocated": self.estimate.allocated, "device": self.estimate.device}
+        return bands.get(self.row.kind, self.estimate.reserved)
+
+    @property
+    def error(self) -> float | None:
+        """Estimated / measured - 1."""
+        return None if self.row.measured_bytes is None else self.band.mid / self.row.measured_bytes - 1
+
+    @property
+    def is_covered(self) -> bool:
+        """The measurement lies within the band."""
+        return self.row.measured_bytes is not None and self.band.low <= self.row.measured_bytes <= self.band.high
+
+    @property
+    def is_said_to_fit(self) -> bool | None:
+        """As the verdict would; None: the card's memory is not known."""
+        usable = self.estimate.usable_bytes
+        return None if usable is None else self.estimate.device.high <= usable
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables, or one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--memory", type=Path, required=True, metavar="FILE.csv", help="measured peaks")
+    parser.add_argument("--rows", action="store_true", help="a line a row")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options = parser.parse_args(arguments)
+    rows, skipped = read_rows(options.memory)
+    judged = [Judged(row=row, estimate=estimate_workload(row.plan, row.work)) for row in rows]
+    document = as_document(judged, skipped)
+    if options.rows:
+        print("\n".join(_row_line(one) for one in judged), end="\n\n")
+    print(json.dumps(document, indent=1) if options.json else as_text(document))
+    return 0
+
+
+def as_document(judged: Sequence[Judged], skipped: dict[str, int]) -> dict[str, Any]:
+    """Overall, of the rows that resemble our trainer, and by source."""
+    by_source: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        by_source[one.row.source].append(one)
+    ordered = sorted(by_source.items(), key=lambda item: -len(item[1]))
+    return {
+        "overall": score(judged) | {"n_skipped": sum(skipped.values())},
+        "nanogpt_like": score([one for one in judged if one.row.is_nanogpt_like]),
+        "by_source": {source: score(part) for source, part in ordered},
+        "skipped": skipped,
+    }
+
+
+def score(judged: Sequence[Judged]) -> dict[str, float | int | None]:
+    """Each row weighs the same; None: no row to judge by."""
+    errors = sorted(one.error for one in judged if one.error is not None)
+    sizes = sorted(map(abs, errors))
+    measured = [one for one in judged if one.error is not None]
+    out_of_memory = [one for one in judged if one.row.kind == "oom"]
+    ran = [one for one in judged if one.row.kind != "oom" and one.is_said_to_fit is not None]
+    return {
+        "n_used": len(judged),
+        "n_peaks": len(measured),
+        "median_absolute_error": statistics.median(sizes) if sizes else None,
+        "p90_absolute_error": sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))] if sizes else None,
+        "median_signed_error": statistics.median(errors) if errors else None,
+        "coverage": sum(one.is_covered for one in measured) / len(measured) if measured else None,
+        "n_out_of_memory": len(out_of_memory),
+        "false_fits": sum(bool(one.is_said_to_fit) for one in out_of_memory),
+        "n_ran": len(ran),
+        "false_refusals": sum(not one.is_said_to_fit for one in ran),
+    }
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """A line a source."""
+    head = f"{'':36}{'rows':>5}{'peaks':>6}{'median':>8}{'p90':>8}{'signed':>8}{'cover':>7}  false fits, refusals"
+    lines = [head, _line("all", document["overall"]), _line("nanoGPT-like", document["nanogpt_like"]), ""]
+    lines += [_line(source, values) for source, values in document["by_source"].items()]
+    lines += ["", f"skipped {document['overall']['n_skipped']} rows:"]
+    reasons = sorted(document["skipped"].items(), key=lambda item: -int(item[1]))
+    return "\n".join(lines + [f"  {n:>4}  {reason}" for reason, n in reasons])
+
+
+def _line(name: str, values: dict[str, float | int | None]) -> str:
+    def percent(key: str, width: int, sign: str = "") -> str:
+        value = values[key]
+        return f"{'-':>{width}}" if value is None else f"{value:>{sign}{width}.1%}"
+
+    return (
+        f"{name[:36]:36}{values['n_used']:>5}{values['n_peaks']:>6}{percent('median_absolute_error', 8)}"
+        f"{percent('p90_absolute_error', 8)}{percent('median_signed_error', 8, '+')}{percent('coverage', 7)}"
+        f"  {values['false_fits']} of {values['n_out_of_memory']}, {values['false_refusals']} of {values['n_ran']}"
+    )
+
+
+def _row_line(one: Judged) -> str:
+    row, band = one.row, one.band
+    measured = row.kind if row.measured_bytes is None else f"{row.measured_bytes / GIB:.2f}"
+    error = "" if one.error is None else f"{one.error:+.1%}"
+    verdict = {True: "fits", False: "does not fit", None: ""}[one.is_said_to_fit]
+    trainer = row.plan.trainer
+    return (
+        f"{row.id:>4} {row.plan.model.name[:32]:32} {trainer.micro_batch_size:>3} x {trainer.sequence_length:<6}"
+        f" {measured:>7} | {band.low / GIB:6.2f} {band.mid / GIB:6.2f} {band.high / GIB:6.2f} {error:>7}"
+        f" {'covered' if one.is_covered else '':8}{one.estimate.phase:15} {verdict}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
