@@ -11,32 +11,10 @@ from scripts.accuracy_memory import Skip, measured_memory
 from scripts.bench_accuracy import main
 
 COLUMNS = [
-    "id",
-    "model",
-    "params",
-    "n_layer",
-    "n_head",
-    "n_kv_head",
-    "d_model",
-    "d_ff",
-    "vocab",
-    "seq_len",
-    "micro_batch",
-    "precision",
-    "attention",
-    "activation_ckpt",
-    "compile",
-    "optimizer",
-    "parallel",
-    "n_gpus",
-    "gpu",
-    "peak_mem_gib",
-    "oom",
-    "framework",
-    "source",
-    "note",
-    "measured_kind",
-]
+    "id", "model", "params", "n_layer", "n_head", "n_kv_head", "d_model", "d_ff", "vocab", "seq_len", "micro_batch",
+    "precision", "attention", "activation_ckpt", "compile", "optimizer", "parallel", "n_gpus", "gpu", "peak_mem_gib",
+    "oom", "framework", "source", "note", "measured_kind",
+]  # fmt: skip
 GPT2 = {
     "id": "1", "model": "GPT-2", "params": "124373760", "n_layer": "12", "n_head": "12", "d_model": "768",
     "d_ff": "3072", "vocab": "50304", "seq_len": "1024", "micro_batch": "12", "precision": "bf16-autocast",
