@@ -12,7 +12,7 @@ from typing import Any
 from conf import names
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
-from preflight.hw_names import likely_hw
+from preflight.resolve.hw_names import likely_hw
 
 _SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _COUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)([kmbt]?)", re.IGNORECASE)

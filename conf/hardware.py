@@ -6,7 +6,7 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from preflight.hw_names import parse_hw
+from preflight.resolve.hw_names import parse_hw
 
 GROUP = "hw"
 SCHEMA_NAME = "schema"

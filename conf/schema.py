@@ -1,6 +1,6 @@
 """What may stand in the configuration: one plain dataclass a group, one Enum a choice.
 
-`None` means "decide for me"; `preflight.resolve` replaces every `None` and every `auto` exactly once.
+`None` means "decide for me"; `preflight.resolve.resolve` replaces every `None` and every `auto` exactly once.
 Values people choose live in the YAML beside this file; names, types and units live here.
 """
 

@@ -15,15 +15,15 @@ from conf.schema import Config, ReportChoice
 from launcher.finish import record
 from preflight import rundir
 from preflight.bill import Bill, for_launch, make_bill
-from preflight.calibration import calibrate
-from preflight.checks import check
+from preflight.calibration.calibrate import calibrate
+from preflight.checks.check import check
 from preflight.errors import ConfigError, ExitCode, PreflightError, Problem
-from preflight.machine import Machine, probe
+from preflight.machine.snapshot import Machine, probe
 from preflight.plan import RunPlan
 from preflight.record import read_ledger
-from preflight.report import error_document, render
-from preflight.resolve import resolve
-from preflight.verdict import Finding
+from preflight.report.render import error_document, render
+from preflight.resolve.resolve import resolve
+from preflight.verdict.judge import Finding
 
 FROZEN_KEYS = ("plan", "resume", "dry_run", "report", "runs_dir")  # a frozen plan takes no other override
 

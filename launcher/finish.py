@@ -12,7 +12,7 @@ from preflight.actual import Actual
 from preflight.bill import Bill
 from preflight.planfile import to_jsonable
 from preflight.record import append_to_ledger
-from preflight.report import actual_text, bill_document
+from preflight.report.render import actual_text, bill_document
 from trainers.outcome import Outcome
 
 

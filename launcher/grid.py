@@ -12,8 +12,8 @@ from conf.schema import ReportChoice
 from launcher.decide import planned
 from preflight.bill import Bill, for_launch, make_bill
 from preflight.errors import ConfigError, PreflightError
-from preflight.machine import probe
-from preflight.report import bill_document, error_document, grid_error_row, grid_header, grid_row
+from preflight.machine.snapshot import probe
+from preflight.report.render import bill_document, error_document, grid_error_row, grid_header, grid_row
 
 WORST_FIRST = (2, 5, 4, 3, 6, 143, 130, 0)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from conf.schema import PolicyChoice
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
-from preflight.lowering import largest_micro_batch, lower
+from preflight.lowering.lower import largest_micro_batch, lower
 from preflight.plan import RunPlan
-from preflight.verdict import Decision, Finding, Severity, Verdict, Violation, warnings
+from preflight.verdict.judge import Decision, Finding, Severity, Verdict, Violation, warnings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from preflight.errors import ConfigError, ExitCode, Problem
 from preflight.flat import flat_estimate
 from preflight.plan import RunPlan
 from preflight.planfile import read_json, write_json
-from preflight.verdict import Finding
+from preflight.verdict.judge import Finding
 
 PLAN = "plan.json"
 ACTUAL = "actual.json"

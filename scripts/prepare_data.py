@@ -110,7 +110,7 @@ def local_corpus(options: argparse.Namespace) -> Corpus:
 
 
 def folder_of(options: argparse.Namespace) -> Path:
-    """Where `launch.py` will look (preflight.resolve_data): what was prepared differently lies elsewhere."""
+    """Where `launch.py` will look (preflight.resolve.data): what was prepared differently lies elsewhere."""
     name: str = options.name
     root: Path = options.dir
     if name in hub_corpus.CORPORA:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preflight.dataset import TRAIN_NAME, VAL_NAME
-from preflight.machine import World
+from preflight.machine.snapshot import World
 from preflight.plan import RunPlan
 from trainers.gpt import IGNORED
 

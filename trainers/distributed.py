@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from preflight.machine import World
+from preflight.machine.snapshot import World
 from preflight.plan import CardKind
 
 TIMEOUT = timedelta(minutes=30)  # of a collective: one rank may prepare data or compile while the others wait

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from preflight.actual import Actual
 from preflight.errors import TrainingFailed
-from preflight.machine import World
+from preflight.machine.snapshot import World
 from preflight.plan import RunPlan, TrainerPlan
 from preflight.planfile import to_jsonable, write_json
 from trainers import checkpoint, distributed, stopping

@@ -25,7 +25,8 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_module_of_preflight_imports_without_torch() -> None:
-    names = [f"preflight.{path.stem}" for path in sorted((ROOT / "preflight").glob("*.py"))]
+    paths = sorted((ROOT / "preflight").rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
     done = run(BLOCK + f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)\n")
     assert done.returncode == 0, done.stderr
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from conf.compose import compose
 from conf.hardware import HardwareSource
-from preflight.hw_names import likely_hw, parse_hw
+from preflight.resolve.hw_names import likely_hw, parse_hw
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from conf.compose import compose
 from conf.schema import Config
 from preflight.errors import ConfigError, Problem
-from preflight.machine import Gpu, Machine, World
+from preflight.machine.snapshot import Gpu, Machine, World
 from preflight.plan import RunPlan
-from preflight.resolve import resolve
+from preflight.resolve.resolve import resolve
 from preflight.units import GIB, MIB
 
 CREATED_AT = "2026-11-30T12:00:00+00:00"

@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from preflight import fitting, lowering, remedies, rungs, verdict
 from preflight.band import Band, around
 from preflight.cost import CostEstimate, Rates
 from preflight.duration import WallEstimate
 from preflight.estimate import Estimate
+from preflight.lowering import lower, rungs
 from preflight.memory import MemoryEstimate
 from preflight.plan import ModelPlan, Precision, RunPlan
 from preflight.step_time import StepTimeEstimate
 from preflight.units import GIB, SECONDS_PER_HOUR
 from preflight.value import ValueEstimate
+from preflight.verdict import fitting, judge, remedies
 
 STEP_SECONDS = {Precision.fp32: 16.0, Precision.tf32: 8.0, Precision.bf16: 4.0, Precision.fp16: 4.0}
 N_PARAMS_PER_LAYER = 10_000_000
@@ -99,11 +100,11 @@ def use_simple_sums(monkeypatch: Any) -> None:
     monkeypatch.setattr(fitting, "estimate", simple_estimate)
     monkeypatch.setattr(remedies, "estimate_memory", simple_memory)
     monkeypatch.setattr(remedies, "estimate", simple_estimate)
-    monkeypatch.setattr(verdict, "work_out", simple_estimate)
+    monkeypatch.setattr(judge, "work_out", simple_estimate)
     monkeypatch.setattr(rungs, "estimate_memory", simple_memory)
     monkeypatch.setattr(rungs, "estimate_step_time", simple_step)
-    monkeypatch.setattr(lowering, "estimate_memory", simple_memory)
-    monkeypatch.setattr(lowering, "estimate", simple_estimate)
+    monkeypatch.setattr(lower, "estimate_memory", simple_memory)
+    monkeypatch.setattr(lower, "estimate", simple_estimate)
 
 
 def with_layers(model: ModelPlan, n_layer: int) -> ModelPlan:

@@ -8,7 +8,7 @@ from simple_sums import use_simple_sums
 from conf.schema import PolicyChoice
 from preflight.bill import for_launch, launch_exit_code, make_bill
 from preflight.errors import ExitCode
-from preflight.verdict import Decision, Finding, Severity
+from preflight.verdict.judge import Decision, Finding, Severity
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from preflight.calibration import calibrate
+from preflight.calibration.calibrate import calibrate
 from preflight.estimate import estimate
 from preflight.memory import estimate_memory
 from preflight.plan import NO_CALIBRATION, Calibration, Factor, ModelPlan, Precision, RunPlan

@@ -10,10 +10,10 @@ import pytest
 
 from conf.schema import DataKind, TrackingBackend, TrackingMode
 from preflight.catalog import find_card
-from preflight.checks import check
-from preflight.machine import Gpu, Machine, World
+from preflight.checks.check import check
+from preflight.machine.snapshot import Gpu, Machine, World
 from preflight.plan import CardKind, RunPlan
-from preflight.verdict import Finding, Severity
+from preflight.verdict.judge import Finding, Severity
 
 GIB = 2**30
 MIB = 2**20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from simple_sums import use_simple_sums
 
-from preflight.fitting import at_n_steps, largest_fitting, tokens_that_fit
-from preflight.remedies import one_of, rounded_up
+from preflight.verdict.fitting import at_n_steps, largest_fitting, tokens_that_fit
+from preflight.verdict.remedies import one_of, rounded_up
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.host import (
+from preflight.machine.host import (
     cpu_quota,
     memory_limit,
     n_physical_cores,

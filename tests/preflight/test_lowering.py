@@ -8,10 +8,10 @@ import pytest
 from simple_sums import use_simple_sums, with_layers
 
 from conf.schema import PolicyChoice
-from preflight.lowering import largest_micro_batch, lower, lower_precisions
+from preflight.lowering.lower import largest_micro_batch, lower, lower_precisions
 from preflight.plan import Precision, valid_micro_batch_sizes
 from preflight.units import GIB
-from preflight.verdict import broken_budgets
+from preflight.verdict.judge import broken_budgets
 
 FREE = {"max_hours": None}
 
@@ -67,7 +67,7 @@ def test_lower_goes_to_tf32_when_only_time_is_short(make_plan):
     # 9,000 steps: 40 h in fp32, 20 h in tf32; the batch is left alone, since it does not help
     lowered = lower(make_plan(n_steps=9_000, precision=Precision.fp32))
     assert fields(lowered.changes) == [("trainer.precision", "fp32", "tf32")]
-    assert "a step takes 8.0 s instead of 16 s, memory stays" in lowered.changes[0].reason
+    assert "a step takes 8.00 s instead of 16 s, memory stays" in lowered.changes[0].reason
 
 
 def test_lower_finds_the_least_change_for_several_budgets_at_once(make_plan):
@@ -166,7 +166,7 @@ def test_lower_works_out_the_tokens_for_the_plan_that_would_then_run(make_plan, 
         factor = 60 / plan.trainer.micro_batch_size
         return replace(estimate, wall=replace(estimate.wall, seconds=estimate.wall.seconds.scaled(factor)))
 
-    for module in ("fitting.estimate", "lowering.estimate", "verdict.work_out"):
+    for module in ("verdict.fitting.estimate", "lowering.lower.estimate", "verdict.judge.work_out"):
         monkeypatch.setattr(f"preflight.{module}", slower)
     plan = make_plan(micro_batch_size=60, n_steps=36_000)  # 40 h asked, 80 h in passes of 30
     hours = next(violation for violation in lower(plan).violations if violation.budget == "hours")

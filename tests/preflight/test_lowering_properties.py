@@ -10,9 +10,9 @@ from random_plans import PRECISIONS, SETTINGS, plan_of, questions, shaped
 from conf.schema import PolicyChoice
 from preflight.bill import make_bill
 from preflight.estimate import estimate
-from preflight.lowering import lower
+from preflight.lowering.lower import lower
 from preflight.plan import Precision
-from preflight.verdict import Decision, broken_budgets
+from preflight.verdict.judge import Decision, broken_budgets
 
 
 def depth(asked, lowered):

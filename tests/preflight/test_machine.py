@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from preflight.machine import World, disk_free_bytes, has_wandb_key, parse_sysctl, probe, read_world, torch_version
+from preflight.machine.snapshot import (
+    World,
+    disk_free_bytes,
+    has_wandb_key,
+    parse_sysctl,
+    probe,
+    read_world,
+    torch_version,
+)
 
 GIB = 2**30
 
@@ -33,7 +41,7 @@ def test_probe_of_this_machine_is_sane(tmp_path: Path):
 
 def test_probe_needs_neither_torch_nor_psutil_on_linux(tmp_path: Path):
     program = (
-        "import sys, pathlib; from preflight.machine import probe; probe(pathlib.Path(sys.argv[1]));"
+        "import sys, pathlib; from preflight.machine.snapshot import probe; probe(pathlib.Path(sys.argv[1]));"
         "print(sorted({'torch', 'psutil', 'pynvml', 'numpy', 'wandb'} & set(sys.modules)))"
     )
     environment = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pynvml as real_pynvml
 import pytest
 
-from preflight.nvml import Gpu, read_gpus
+from preflight.machine.nvml import Gpu, read_gpus
 
 MIB = 2**20
 GIB = 2**30

@@ -4,7 +4,7 @@ from resolving import resolved
 from conf.register import options
 from conf.schema import Family
 from preflight.params import count_params
-from preflight.presets import default_d_ff, preset_names
+from preflight.resolve.presets import default_d_ff, preset_names
 
 # name -> parameters as published; GPT-2's have biases and an unpadded vocabulary
 PUBLISHED = {

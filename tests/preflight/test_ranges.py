@@ -4,8 +4,8 @@ import pytest
 from resolving import config_of, problem_of
 
 from conf.names import all_options, without_none
-from preflight.ranges import RANGES, check_ranges
-from preflight.resolution import Resolution, value_at, with_value
+from preflight.resolve.ranges import RANGES, check_ranges
+from preflight.resolve.resolution import Resolution, value_at, with_value
 
 
 def test_every_number_of_the_configuration_has_a_range():

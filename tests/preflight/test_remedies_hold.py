@@ -47,7 +47,7 @@ def test_the_tokens_that_fit_are_exact():
 
 @pytest.mark.parametrize("n_steps", [1, 7, 39, 41, 500, 20_345])
 def test_a_shorter_run_is_worked_out_as_it_would_be_planned(n_steps):
-    from preflight.fitting import at_n_steps
+    from preflight.verdict.fitting import at_n_steps
 
     asked = ["model=gpt2_124m", "hw=4x4090", "calibration=off"]
     planned, worked_out = bill(*asked, f"trainer.n_steps={n_steps}").plan, at_n_steps(bill(*asked).plan, n_steps)

@@ -9,7 +9,7 @@ import pytest
 from conf.schema import ReportChoice
 from preflight.bill import make_bill
 from preflight.plan import Calibration, Factor
-from preflight.report import bill_text, render
+from preflight.report.render import bill_text, render
 
 
 @pytest.fixture

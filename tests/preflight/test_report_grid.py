@@ -10,8 +10,8 @@ from simple_sums import use_simple_sums
 from conf.schema import PolicyChoice
 from preflight.bill import make_bill
 from preflight.errors import ConfigError, Problem
-from preflight.report import grid_error_row, grid_header, grid_row
-from preflight.verdict import Finding, Severity
+from preflight.report.render import grid_error_row, grid_header, grid_row
+from preflight.verdict.judge import Finding, Severity
 
 
 @pytest.fixture(autouse=True)

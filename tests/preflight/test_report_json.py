@@ -12,8 +12,8 @@ from simple_sums import use_simple_sums
 from conf.schema import PolicyChoice, ReportChoice
 from preflight.bill import for_launch, make_bill
 from preflight.errors import ExitCode, Problem
-from preflight.report import bill_document, error_document, render
-from preflight.verdict import Finding, Severity
+from preflight.report.render import bill_document, error_document, render
+from preflight.verdict.judge import Finding, Severity
 
 PROMISED = {
     "": "schema_version plan estimate asked offer calibration exit_code verdict",

@@ -9,7 +9,7 @@ from random_plans import SETTINGS, plan_of, questions
 
 from conf.schema import ReportChoice
 from preflight.bill import make_bill
-from preflight.report import grid_header, grid_row, render
+from preflight.report.render import grid_header, grid_row, render
 
 
 @given(question=questions())

@@ -10,8 +10,8 @@ from simple_sums import use_simple_sums
 from conf.schema import PolicyChoice, ReportChoice
 from preflight.bill import for_launch, make_bill
 from preflight.plan import Calibration, Factor, Precision
-from preflight.report import bill_text, render
-from preflight.verdict import Finding, Severity
+from preflight.report.render import bill_text, render
+from preflight.verdict.judge import Finding, Severity
 
 GO = """\
 GO       gpt2_124m on 4 x RTX 4090 24 GB: 5.7 h, $7.69

@@ -12,7 +12,7 @@ from conf.register import options
 from preflight.errors import PreflightError
 from preflight.plan import RunPlan
 from preflight.planfile import from_jsonable, to_jsonable
-from preflight.resolve import RUNGS, VERSION, resolve
+from preflight.resolve.resolve import RUNGS, VERSION, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 

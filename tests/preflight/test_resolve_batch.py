@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resolving import RTX_4090, problem_of, resolved, under_torchrun, with_gpus
 
-from preflight.resolve_batch import divisors, multiples_around, neighbours
+from preflight.resolve.batch import divisors, multiples_around, neighbours
 
 # GPT-2 124M: 491,520 tokens a step / 1,024 = 480 sequences; recipe micro-batch 12.
 

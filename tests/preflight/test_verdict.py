@@ -10,7 +10,7 @@ from simple_sums import simple_estimate, simple_memory, use_simple_sums
 from conf.schema import JudgeOn, PolicyChoice
 from preflight.plan import Checkpointing
 from preflight.units import GIB
-from preflight.verdict import Severity, broken_budgets, violations, warnings
+from preflight.verdict.judge import Severity, broken_budgets, violations, warnings
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_violations_of_memory_offers_recomputation_when_not_even_one_sequence_fi
         recomputed = plan.trainer.activation_checkpointing is Checkpointing.full
         return memory if recomputed else replace(memory, device=memory.device.scaled(10))
 
-    monkeypatch.setattr("preflight.fitting.estimate_memory", frugal)
+    monkeypatch.setattr("preflight.verdict.fitting.estimate_memory", frugal)
     # 960M parameters: 14.3 GiB at 16 bytes; 3.6 GiB and 4 GiB a sequence in the simple sums
     plan = make_plan(model=deep(make_plan, 96), micro_batch_size=8, budget={"max_hours": None})
     assert one_violation(plan).fix == "trainer.activation_checkpointing=full trainer.micro_batch_size=4"

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.machine import World
+from preflight.machine.snapshot import World
 from preflight.plan import RunPlan
 from trainers.data import TrainStream, eval_batches, permute
 from trainers.gpt import IGNORED

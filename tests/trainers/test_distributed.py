@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from preflight.machine import World
+from preflight.machine.snapshot import World
 from preflight.plan import CardKind, RunPlan
 from trainers import checkpoint, distributed
 from trainers.job import Job, NeverStop

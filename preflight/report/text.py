@@ -5,7 +5,8 @@ from __future__ import annotations
 from conf.schema import PolicyChoice
 from preflight.bill import Bill
 from preflight.errors import ExitCode
-from preflight.report_words import (
+from preflight.lowering.rungs import BUDGET_WORDS
+from preflight.report.words import (
     UNKNOWN,
     bytes_with_band,
     co2_words,
@@ -17,9 +18,8 @@ from preflight.report_words import (
     significant,
     usd_with_band,
 )
-from preflight.rungs import BUDGET_WORDS
 from preflight.units import format_bytes, format_count, format_seconds, format_usd
-from preflight.verdict import Change, Decision, Finding, Severity, Violation
+from preflight.verdict.judge import Change, Decision, Finding, Severity, Violation
 
 N_FINDINGS = 3
 NOTABLE_FRACTION = 0.05  # smaller things do not earn a place on the one screen

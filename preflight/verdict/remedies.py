@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from conf.schema import PolicyChoice
 from preflight.band import Band
 from preflight.estimate import Estimate, estimate
-from preflight.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
 from preflight.memory import estimate_memory
 from preflight.plan import CardKind, Checkpointing, RunPlan, valid_micro_batch_sizes
 from preflight.units import format_bytes
+from preflight.verdict.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
 
 RENTED_EXAMPLE = "hw=4x4090"  # the cheapest step up from a processor or a laptop
 

@@ -11,7 +11,7 @@ from conf.schema import Family, ModelConfig, Tokenizer
 from preflight.params import count_params
 from preflight.plan import ModelPlan
 
-MODEL_DIR = Path(__file__).resolve().parent.parent / "conf" / "model"
+MODEL_DIR = Path(__file__).resolve().parents[2] / "conf" / "model"
 SHAPE = ("n_layer", "n_head", "n_kv_head", "n_embd", "d_ff", "vocab_size", "tied_head", "family")
 LLAMA_FF_MULTIPLE = 256  # Touvron et al. 2023, model.py: 2/3 of 4 x n_embd, rounded up to a multiple
 

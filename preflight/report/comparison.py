@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from preflight.actual import Actual
 from preflight.band import Band, exact
 from preflight.estimate import Estimate
-from preflight.report_words import UNKNOWN, bytes_with_band, kwh_with_band, seconds_with_band, usd_with_band
+from preflight.report.words import UNKNOWN, bytes_with_band, kwh_with_band, seconds_with_band, usd_with_band
 from preflight.units import format_bytes, format_kwh, format_seconds, format_usd
 
 SMALL_FRACTION = 0.01  # terms of the wall time below this part of it are left out

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from conf.schema import HwConfig
 from preflight import catalog
 from preflight.errors import WrongMachine
-from preflight.hw_names import likely_hw
-from preflight.local_cards import apple_card, cpu_card, gpu_card
-from preflight.machine import Machine, World
+from preflight.machine.snapshot import Machine, World
 from preflight.plan import Card, CardKind, Electricity, HwPlan, Offer
-from preflight.resolution import Resolution
+from preflight.resolve.hw_names import likely_hw
+from preflight.resolve.local_cards import apple_card, cpu_card, gpu_card
+from preflight.resolve.resolution import Resolution
 from preflight.units import GIB
 
 TERA = 1e12

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from conf.schema import TrackingBackend, TrackingMode
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
-from preflight.machine import Machine
+from preflight.machine.snapshot import Machine
 from preflight.plan import CardKind, RunPlan
 from preflight.units import format_bytes
-from preflight.verdict import Finding, Severity
+from preflight.verdict.judge import Finding, Severity
 
 OLDEST_TORCH = (2, 9)
 SPILL_FRACTION = 0.85  # WSL and Windows move what does not fit to system memory, four to six times slower

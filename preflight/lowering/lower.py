@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from conf.schema import PolicyChoice
 from preflight.estimate import Estimate, estimate
-from preflight.fitting import at_micro_batch_size, largest_fitting
+from preflight.lowering.rungs import changes_between
 from preflight.memory import estimate_memory
 from preflight.plan import Card, CardKind, ModelPlan, Precision, RunPlan, valid_micro_batch_sizes
-from preflight.rungs import changes_between
-from preflight.verdict import Change, Violation, broken_budgets, violations
+from preflight.verdict.fitting import at_micro_batch_size, largest_fitting
+from preflight.verdict.judge import Change, Violation, broken_budgets, violations
 
 BATCH, PRECISION, MODEL = "batch", "precision", "model"
 

@@ -13,7 +13,7 @@ from preflight.errors import ExitCode
 from preflight.estimate import Estimate
 from preflight.plan import RunPlan
 from preflight.units import SECONDS_PER_HOUR, format_count
-from preflight.verdict import Finding, Severity
+from preflight.verdict.judge import Finding, Severity
 
 TRAINABLE = (Family.gpt2,)
 PREPARED_AT_LAUNCH = (DataKind.stdlib, DataKind.text)  # seconds, once

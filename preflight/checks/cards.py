@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from preflight.catalog import find_card
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
-from preflight.machine import Gpu, Machine
+from preflight.machine.snapshot import Gpu, Machine
 from preflight.plan import Card, CardKind, RunPlan
 from preflight.units import GIB, format_bytes
-from preflight.verdict import Finding, Severity
+from preflight.verdict.judge import Finding, Severity
 
 SAME_MEMORY = 0.95  # drivers keep some memory for themselves; less than this share is another card or a slice
 LARGER_MEMORY = 1.10

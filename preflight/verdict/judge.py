@@ -14,9 +14,10 @@ from conf.schema import JudgeOn
 from preflight.band import Band
 from preflight.estimate import Estimate
 from preflight.estimate import estimate as work_out
-from preflight.fitting import fits_memory
 from preflight.plan import RunPlan
-from preflight.remedies import (
+from preflight.units import SECONDS_PER_HOUR, format_bytes, format_kwh, format_usd
+from preflight.verdict.fitting import fits_memory
+from preflight.verdict.remedies import (
     Need,
     hours_remedy,
     memory_message,
@@ -25,7 +26,6 @@ from preflight.remedies import (
     spending_remedy,
     unknown_remedy,
 )
-from preflight.units import SECONDS_PER_HOUR, format_bytes, format_kwh, format_usd
 
 
 class Decision(Enum):

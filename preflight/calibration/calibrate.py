@@ -14,14 +14,14 @@ from math import exp, log
 from typing import Any
 
 from conf.schema import TrackingBackend
-from preflight.calibration_memory import memory_factors
+from preflight.calibration.evidence import Observation, Spread, factor_from
+from preflight.calibration.memory_fit import memory_factors
 from preflight.duration import (
     checkpoint_seconds,
     compile_seconds,
     evaluation_seconds,
     startup_seconds,
 )
-from preflight.evidence import Observation, Spread, factor_from
 from preflight.memory import estimate_memory
 from preflight.params import count_params
 from preflight.plan import NO_CALIBRATION, Calibration, CardKind, Factor, ModelPlan, RunPlan, TrainerPlan

@@ -6,13 +6,13 @@ one that will train, and nothing else about it matters.
 
 from __future__ import annotations
 
-from preflight.checks_cards import judge_cards, missing_cards
-from preflight.checks_facts import judge_facts
-from preflight.checks_host import judge_host
+from preflight.checks.cards import judge_cards, missing_cards
+from preflight.checks.facts import judge_facts
+from preflight.checks.host import judge_host
 from preflight.estimate import estimate
-from preflight.machine import Machine
+from preflight.machine.snapshot import Machine
 from preflight.plan import RunPlan
-from preflight.verdict import Finding, Severity
+from preflight.verdict.judge import Finding, Severity
 
 _ORDER = (Severity.error, Severity.warning, Severity.info)
 

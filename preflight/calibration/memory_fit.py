@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from preflight.evidence import AGE_DECAY, P90_SIGMAS, SAME_PLAN, robust_mean
+from preflight.calibration.evidence import AGE_DECAY, P90_SIGMAS, SAME_PLAN, robust_mean
 from preflight.memory import estimate_memory
 from preflight.memory_device import base_bytes, communication_bytes
 from preflight.plan import Calibration, CardKind, Factor, RunPlan

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from preflight.bill import Bill
 from preflight.errors import PreflightError
-from preflight.report_text import DECISION_WORDS, machine_mismatch
-from preflight.report_words import UNKNOWN
+from preflight.report.text import DECISION_WORDS, machine_mismatch
+from preflight.report.words import UNKNOWN
 from preflight.units import format_bytes, format_seconds, format_usd
-from preflight.verdict import Decision
+from preflight.verdict.judge import Decision
 
 LAYOUT = "{model:<11} {hw:<10} {verdict:<11} {batch:>6} {memory:>15} {time:>9} {money:>7}"
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from enum import Enum
 
 from preflight.bill import Bill
-from preflight.fitting import STATE_BYTES_PER_PARAM
 from preflight.plan import Factor, Precision, RunPlan
-from preflight.report_text import bill_text, finding_line
-from preflight.report_words import UNKNOWN, bytes_with_band, folded, seconds_with_band, usd_with_band
+from preflight.report.text import bill_text, finding_line
+from preflight.report.words import UNKNOWN, bytes_with_band, folded, seconds_with_band, usd_with_band
 from preflight.units import GB, GIB, format_bytes, format_count, format_kwh, format_seconds
-from preflight.verdict import Severity
+from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
+from preflight.verdict.judge import Severity
 
 INDENT = "  "
 NAME_WIDTH = 34

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.estimate import Estimate
-from preflight.fitting import STATE_BYTES_PER_PARAM
 from preflight.memory import estimate_memory
 from preflight.plan import Precision, RunPlan
 from preflight.step_time import estimate_step_time
 from preflight.units import format_bytes, format_count, format_seconds
-from preflight.verdict import Change
+from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
+from preflight.verdict.judge import Change
 
 BUDGET_WORDS = {"memory": "memory", "hours": "hours", "cost_usd": "money", "energy_kwh": "energy"}
 

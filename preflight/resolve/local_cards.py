@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from preflight import catalog
-from preflight.machine import Gpu, Machine
+from preflight.machine.snapshot import Gpu, Machine
 from preflight.plan import Card, CardKind
 
 # Dense operations per core and cycle (multiply and add count two), for fp32 and bf16, the best unit first. Two vector

@@ -9,10 +9,10 @@ import json
 
 from conf.schema import ReportChoice
 from preflight.bill import Bill
-from preflight.report_actual import actual_text
-from preflight.report_grid import grid_error_row, grid_header, grid_row
-from preflight.report_json import bill_document, error_document
-from preflight.report_text import bill_text
+from preflight.report.comparison import actual_text
+from preflight.report.document import bill_document, error_document
+from preflight.report.grid import grid_error_row, grid_header, grid_row
+from preflight.report.text import bill_text
 
 __all__ = [
     "actual_text",
@@ -31,7 +31,7 @@ def render(bill: Bill, choice: ReportChoice) -> str:
     if choice is ReportChoice.json:
         return json.dumps(bill_document(bill), allow_nan=False) + "\n"
     if choice is ReportChoice.full:
-        from preflight.report_full import full_text  # most bills are one screen: they do not pay for this
+        from preflight.report.full import full_text  # most bills are one screen: they do not pay for this
 
         return full_text(bill)
     return bill_text(bill)

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from conf.schema import Config
-from preflight.resolution import Resolution, value_at, with_value
+from preflight.resolve.resolution import Resolution, value_at, with_value
 
 NO_LIMIT = math.inf
 MAX_COUNT = 10**15  # tokens and steps: above any run there was, below what breaks formats

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from conf.schema import Config
 from preflight.errors import ConfigError
-from preflight.machine import Machine
+from preflight.machine.snapshot import Machine
 from preflight.plan import (
     BudgetPlan,
     DataPlan,
@@ -21,13 +21,13 @@ from preflight.plan import (
     TrackingPlan,
     TrainerPlan,
 )
-from preflight.presets import changed_shape, model_plan, smaller_models
-from preflight.ranges import check_ranges
-from preflight.resolution import Resolution
-from preflight.resolve_batch import divide_batch
-from preflight.resolve_data import resolve_data
-from preflight.resolve_hw import check_world, complete_hardware, find_hardware
-from preflight.resolve_trainer import Needs, resolve_precision, resolve_trainer
+from preflight.resolve.batch import divide_batch
+from preflight.resolve.data import resolve_data
+from preflight.resolve.hw import check_world, complete_hardware, find_hardware
+from preflight.resolve.presets import changed_shape, model_plan, smaller_models
+from preflight.resolve.ranges import check_ranges
+from preflight.resolve.resolution import Resolution
+from preflight.resolve.trainer import Needs, resolve_precision, resolve_trainer
 
 VERSION = "0.1.0"  # as in pyproject.toml; reading package metadata takes longer than the rest of this module
 RUNGS = ("batch", "precision", "model")  # of lowering, in their order

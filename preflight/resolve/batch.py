@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import isqrt
 
 from conf.schema import Config
-from preflight.resolution import Resolution
-from preflight.resolve_hw import Hardware
+from preflight.resolve.hw import Hardware
+from preflight.resolve.resolution import Resolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from conf.schema import DataConfig, DataKind, ModelConfig, Tokenizer
 from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, folder_problems, manifest_of_foreign_files, read_manifest
 from preflight.errors import ConfigError
 from preflight.plan import DataPlan
-from preflight.resolution import Resolution
+from preflight.resolve.resolution import Resolution
 
 BPE_IDS = 50257  # of GPT-2
 AUTO = {Tokenizer.byte: DataKind.stdlib, Tokenizer.gpt2: DataKind.openwebtext, Tokenizer.other: DataKind.bin}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from preflight.host import Host, read_linux
-from preflight.nvml import Gpu, driver_is_here, read_gpus
+from preflight.machine.host import Host, read_linux
+from preflight.machine.nvml import Gpu, driver_is_here, read_gpus
 
 __all__ = ["Gpu", "Machine", "World", "probe"]
 

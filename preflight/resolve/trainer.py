@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from conf.schema import Config, PrecisionChoice
 from preflight.plan import Card, CardKind, Checkpointing, Precision, TrainerPlan
-from preflight.resolution import Resolution
-from preflight.resolve_batch import Batch
+from preflight.resolve.batch import Batch
+from preflight.resolve.resolution import Resolution
 
 N_EVALUATIONS = 10
 MIN_EVAL_INTERVAL = 4  # steps: an evaluation costs at least a third of one, so it stays below a tenth of the run

@@ -1,0 +1,1 @@
+"""What earlier runs measured, as factors of the next bill."""

@@ -1,0 +1,1 @@
+"""The three lowerings: batch, precision, model."""

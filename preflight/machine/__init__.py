@@ -1,0 +1,1 @@
+"""The only modules that look at this computer."""

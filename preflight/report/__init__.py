@@ -1,0 +1,1 @@
+"""What a person or a script reads: the bill in three forms, grids, and estimated against actual."""

@@ -1,0 +1,1 @@
+"""Go or no, and what would make it a go."""
