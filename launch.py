@@ -22,7 +22,7 @@ from launcher.finish import finish
 from preflight import rundir
 from preflight.bill import Bill, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
-from preflight.machine import probe
+from preflight.machine.snapshot import probe
 from trainers.backends import local
 from trainers.outcome import leave
 

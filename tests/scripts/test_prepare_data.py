@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from conf.schema import DataConfig, DataKind, Family, ModelConfig, RecipeConfig, Tokenizer
-from preflight import resolve_data
 from preflight.dataset import read_manifest
+from preflight.resolve import data as resolve_data
 from scripts.prepare_data import folder_of, main, parse
 
 
