@@ -13,27 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.schema import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
+from conf.schema import Family, Tokenizer
 from preflight import catalog
 from preflight.implementation import Implementation
 from preflight.params import count_params
-from preflight.plan import (
-    BudgetPlan,
-    Card,
-    Checkpointing,
-    DataPlan,
-    Electricity,
-    HwPlan,
-    LauncherPlan,
-    LoweringPlan,
-    ModelPlan,
-    Offer,
-    Precision,
-    RunPlan,
-    Software,
-    TrackingPlan,
-    TrainerPlan,
-)
+from preflight.plan import Card, Checkpointing, ModelPlan, Precision, RunPlan
+from scripts.accuracy_plan import plan_of_run
 
 GPT2_VOCAB_SIZE = 50257
 SELECTIVE_RECOMPUTED_FRACTION = 0.15  # of the forward pass: attention or a few operators (arXiv:2205.05198)
@@ -84,10 +69,9 @@ def measured_step(row: Mapping[str, str]) -> MeasuredStep:
     _refuse_what_no_plan_describes(row)
     model = _model(row)
     card = _card(row["gpu"])
-    trainer, n_gpus = _trainer(row)
-    n_nodes = int(_number(row["n_nodes"]) or 1)
+    plan = _plan(row, model, card)
+    trainer = plan.trainer
     code = _implementation(row)
-    plan = _plan(model, card, n_nodes, n_gpus // n_nodes, trainer)
     n_params = _number(row["params"]) or float(count_params(model, trainer.sequence_length).total)
     source = source_of(row)
     return MeasuredStep(
@@ -177,36 +161,24 @@ def _nearest(model: ModelPlan, stated_params: float) -> ModelPlan:
     return min(candidates, key=lambda one: abs(count_params(one, 0).total - stated_params))
 
 
-def _trainer(row: Mapping[str, str]) -> tuple[TrainerPlan, int]:
+def _plan(row: Mapping[str, str], model: ModelPlan, card: Card) -> RunPlan:
     sequence_length, micro_batch_size, n_gpus = _needed(row, "seq_len", "micro_batch", "n_gpus")
-    pass_tokens = sequence_length * micro_batch_size * n_gpus
-    grad_accum_steps = max(1, round((_number(row["global_batch_tokens"]) or pass_tokens) / pass_tokens))
     precision = next((kind for word, kind in PRECISIONS if word in row["precision"]), None)
     if precision is None:
         raise Skip("not stated: precision")
-    trainer = TrainerPlan(
-        micro_batch_size=micro_batch_size,
+    n_nodes = int(_number(row["n_nodes"]) or 1)
+    compiled = row["compile"] not in ("no", "")
+    plan = plan_of_run(model, card, n_gpus // n_nodes, micro_batch_size, sequence_length, compiled=compiled)
+    pass_tokens = sequence_length * micro_batch_size * n_gpus
+    grad_accum_steps = max(1, round((_number(row["global_batch_tokens"]) or pass_tokens) / pass_tokens))
+    trainer = replace(
+        plan.trainer,
         grad_accum_steps=grad_accum_steps,
         tokens_per_step=pass_tokens * grad_accum_steps,
-        sequence_length=sequence_length,
-        n_steps=1000,
         precision=precision,
-        compile=row["compile"] not in ("no", ""),
         activation_checkpointing=Checkpointing.full if row["activation_ckpt"] == "full" else Checkpointing.none,
-        learning_rate=6e-4,
-        min_learning_rate=6e-5,
-        n_warmup_steps=10,
-        weight_decay=0.1,
-        beta1=0.9,
-        beta2=0.95,
-        grad_clip=1.0,
-        eval_interval=0,
-        n_eval_sequences=1,
-        checkpoint_interval=1000,
-        keep_checkpoints=1,
-        log_interval=10,
     )
-    return trainer, n_gpus
+    return replace(plan, trainer=trainer, hw=replace(plan.hw, n_nodes=n_nodes))
 
 
 def _implementation(row: Mapping[str, str]) -> Implementation:
@@ -238,29 +210,3 @@ def _seconds(row: Mapping[str, str], tokens_per_step: int) -> float:
     if milliseconds and _number(row["global_batch_tokens"]):
         return milliseconds / 1e3
     raise Skip("no speed stated for a step of known size")
-
-
-def _plan(model: ModelPlan, card: Card, n_nodes: int, n_gpus_per_node: int, trainer: TrainerPlan) -> RunPlan:
-    offer = Offer(provider="", instance="", usd_per_hour=None, as_of="", source="", owned=False)
-    place = Electricity(country="", usd_per_kwh=None, g_co2_per_kwh=None, pue=1.0, source="", as_of="")
-    data = DataPlan(
-        kind=DataKind.bin, name="", source_path=None, dir="", val_fraction=0.1, prepared=True,
-        n_train_tokens=None, n_val_tokens=None, dtype=None,
-    )  # fmt: skip
-    hw = HwPlan(
-        card=card, n_nodes=n_nodes, n_gpus_per_node=n_gpus_per_node, declared="", detected=False,
-        host_memory_bytes=None, n_cpu_cores=None, disk_bytes_per_second=None, offer=offer, alternative=None,
-        electricity=place, host_watts=None, watts=None,
-    )  # fmt: skip
-    return RunPlan(
-        name=model.name, created_at="", command="", seed=0, model=model, data=data, hw=hw, trainer=trainer,
-        budget=BudgetPlan(
-            max_hours=None, max_cost_usd=None, max_energy_kwh=None, max_memory_fraction=0.95, judge_on=JudgeOn.mid
-        ),
-        lowering=LoweringPlan(policy=PolicyChoice.off, keep=(), allow_model=False, smaller_models=()),
-        launcher=LauncherPlan(grace_seconds=60.0, rendezvous_timeout_seconds=60.0),
-        tracking=TrackingPlan(
-            backend=TrackingBackend.none, mode=TrackingMode.offline, project="", entity=None, notes="", tags=()
-        ),
-        software=Software(python="", torch=None, preflight=""), runs_dir="",
-    )  # fmt: skip

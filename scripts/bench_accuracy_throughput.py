@@ -74,15 +74,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     steps, skipped = read_rows(options.file)
     judged = judge(steps, leave_one_source_out=options.leave_one_source_out, calibrated=options.calibrated)
-    document: dict[str, Any] = {
-        "overall": asdict(score(judged)),
-        "subsets": {name: asdict(score(part)) for name, part in subsets(judged).items() if part},
-        "by_source": {name: asdict(score(part)) for name, part in by_source(judged).items()},
-        "skipped": skipped,
-    }
-    document["overall"]["n_skipped"] = sum(skipped.values())
+    document = as_document(judged, skipped)
     print(json.dumps(document, indent=1) if options.json else as_text(document))
     return 0
+
+
+def as_document(judged: Sequence[Judged], skipped: dict[str, int]) -> dict[str, Any]:
+    """Overall, of what people train with, of the rows that resemble our trainer, and by source."""
+    half = [one for one in judged if is_half(one.step)]
+    by_source: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        by_source[one.step.source].append(one)
+    ordered = sorted(by_source.items(), key=lambda item: -len(item[1]))
+    parts = {
+        "overall": judged,
+        "half_precision": half,
+        "nanogpt_like": [one for one in half if one.step.is_nanogpt_like],
+    }
+    document: dict[str, Any] = {name: asdict(score(part)) for name, part in parts.items() if part}
+    document["overall"]["n_skipped"] = sum(skipped.values())
+    document["by_source"] = {source: asdict(score(part)) for source, part in ordered}
+    document["skipped"] = skipped
+    return document
 
 
 def judge(steps: Sequence[MeasuredStep], *, leave_one_source_out: bool, calibrated: bool) -> list[Judged]:
@@ -120,22 +133,6 @@ def _calibrated(judged: Sequence[Judged]) -> list[Judged]:
 def is_half(step: MeasuredStep) -> bool:
     """What people train with."""
     return step.plan.trainer.precision in (Precision.bf16, Precision.fp16)
-
-
-def subsets(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """The kinds of rows that are quoted."""
-    return {
-        "bf16 and fp16": [one for one in judged if is_half(one.step)],
-        "compiled, nanoGPT-like": [one for one in judged if is_half(one.step) and one.step.is_nanogpt_like],
-    }
-
-
-def by_source(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """One code base each."""
-    sources: dict[str, list[Judged]] = defaultdict(list)
-    for one in judged:
-        sources[one.step.source].append(one)
-    return dict(sorted(sources.items(), key=lambda item: -len(item[1])))
 
 
 def score(judged: Sequence[Judged]) -> Score:
@@ -176,9 +173,9 @@ def quantile(weighted: Iterable[tuple[float, float]], fraction: float) -> float:
 def as_text(document: dict[str, Any]) -> str:
     """A line a source."""
     head = f"{'':44} {'rows':>5} {'median':>7} {'p90':>7} {'signed':>7} {'cover':>6}   6ND/40 %: median, p90"
-    lines = [head, _line("all", document["overall"])]
-    lines += [_line(name, values) for name, values in document["subsets"].items()]
-    lines += ["", *(_line(name, values) for name, values in document["by_source"].items())]
+    titles = {"overall": "all", "half_precision": "bf16 and fp16", "nanogpt_like": "compiled, nanoGPT-like"}
+    lines = [head, *(_line(title, document[name]) for name, title in titles.items() if name in document), ""]
+    lines += [_line(source, values) for source, values in document["by_source"].items()]
     skipped = sorted(document["skipped"].items(), key=lambda item: -float(item[1]))
     lines += ["", f"skipped {document['overall']['n_skipped']} rows:"]
     return "\n".join(lines + [f"  {n:>4}  {reason}" for reason, n in skipped])
