@@ -89,4 +89,6 @@ def _alternative(plan: RunPlan, wall: WallEstimate, watts: float | None) -> tupl
     if usd_per_hour is None:
         return None, ""
     usd = wall.seconds.mid / SECONDS_PER_HOUR * usd_per_hour
-    return usd, f"{format_usd(usd)} by {basis}"
+    if plan.hw.alternative.owned:
+        return usd, f"or {format_usd(usd)} if {basis}"
+    return usd, f"or {format_usd(usd)} rented from {basis}"
