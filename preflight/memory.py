@@ -11,11 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from conf.schema import TrackingBackend
 from preflight.band import Band
-from preflight.memory_device import Edges, base_bytes, communication_bytes, cublas_workspace_bytes, slack_bytes
-from preflight.memory_phases import TOKEN_TERMS, phases_of, terms_of
+from preflight.memory_device import (
+    Edges,
+    base_bytes,
+    communication_bytes,
+    cublas_workspace_bytes,
+    heap_slack_bytes,
+    slack_bytes,
+)
+from preflight.memory_phases import TOKEN_TERMS, Phases, phases_of, terms_of
 from preflight.memory_workload import FP32_BYTES, Workload, workload_of
-from preflight.plan import CardKind, Factor, RunPlan
+from preflight.plan import CardKind, RunPlan
 from preflight.units import GIB
 
 # Ratio of what scales with tokens to the formula, at the low and the high edge.
@@ -25,7 +33,7 @@ UNIFIED_FACTORS = (0.7, 1.5)  # mps: never measured by us
 CHECKPOINT_COPIES = 3  # weights and Adam's two moments, in fp32
 HOST_BYTES_PER_RANK = 2 * GIB  # python, torch, CUDA's host side, pinned buffers
 
-# What `preflight.calibration` splits a measured peak by: base + fixed + factor x (token terms + slack).
+# What `preflight.calibration.calibrate` splits a measured peak by: base + fixed + factor x (token terms + slack).
 BASE_TERMS = ("context", "process")
 SCALING_TERMS = (*TOKEN_TERMS, "allocator_slack")
 CALIBRATED_BY = ("activation_bytes", "base_memory_bytes")
@@ -54,7 +62,7 @@ def estimate_memory(plan: RunPlan) -> MemoryEstimate:
 
 def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
     """The same for code that is not our trainer's."""
-    card, factors = plan.hw.card, plan.calibration.factors
+    card = plan.hw.card
     phases = phases_of(work)
     low, mid, high = _token_factors(plan)
     workspace = cublas_workspace_bytes(card)
@@ -63,10 +71,7 @@ def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
     tensors = terms_of(phases, phase, mid) | {"cublas_workspace": workspace}
     allocated_bytes = phases_bytes[phase] = sum(tensors.values())
     token_bytes = phases.token_bytes(phase)
-    slack = slack_bytes(card.kind, plan.trainer.compile, allocated_bytes)
-    if "activation_bytes" in factors:  # measured peaks hold the slack: its spread is in the factor's
-        slack = slack[1], slack[1], slack[1]
-    base = _edges(factors["base_memory_bytes"]) if "base_memory_bytes" in factors else base_bytes(card.kind)
+    slack, base = _slack(plan, work, phases, allocated_bytes), _base(plan)
     communication = communication_bytes(plan.hw)
     spread = ((low - mid) * token_bytes, 0, (high - mid) * token_bytes)
     source = _source(plan)
@@ -92,6 +97,25 @@ def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
     )
 
 
+def _slack(plan: RunPlan, work: Workload, phases: Phases, allocated_bytes: int) -> Edges:
+    """Of the allocator, or of the C library's heap. Measured peaks hold it, so a calibrated factor scales it too."""
+    factor = plan.calibration.factors.get("activation_bytes")
+    if plan.hw.card.kind is CardKind.cpu:
+        layer_bytes = int((factor.value if factor else 1.0) * phases.layer_activations)
+        low, mid, high = heap_slack_bytes(layer_bytes, phases.layers_gradients, keeps_gradients=work.keeps_gradients)
+    else:
+        low, mid, high = slack_bytes(plan.trainer.compile, allocated_bytes)
+    return (low, mid, high) if factor is None else (mid, mid, mid)  # its spread is in the factor's
+
+
+def _base(plan: RunPlan) -> Edges:
+    """Of the process or the device, before there is a model."""
+    factor = plan.calibration.factors.get("base_memory_bytes")
+    if factor is not None:
+        return factor.low, round(factor.value), factor.high
+    return base_bytes(plan.hw.card.kind, has_wandb=plan.tracking.backend is TrackingBackend.wandb)
+
+
 def _band(source: str, mid: int, *parts: Edges) -> Band:
     """`mid` and the parts, edge by edge."""
     return Band(
@@ -100,10 +124,6 @@ def _band(source: str, mid: int, *parts: Edges) -> Band:
         high=mid + sum(part[2] for part in parts),
         source=source,
     )
-
-
-def _edges(factor: Factor) -> Edges:
-    return factor.low, round(factor.value), factor.high
 
 
 def _token_factors(plan: RunPlan) -> tuple[float, float, float]:

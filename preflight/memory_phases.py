@@ -56,6 +56,8 @@ class Phases(NamedTuple):
     weights: int
     optimizer_states: int
     inputs: int
+    layer_activations: int  # of one layer, whole
+    layers_gradients: int  # of all layers, without embeddings and head
     moments: dict[str, Moment]
 
     def token_bytes(self, name: str) -> int:
@@ -84,6 +86,8 @@ def phases_of(work: Workload) -> Phases:
         weights=states.weights,
         optimizer_states=states.optimizer + states.bucket_copies,
         inputs=2 * N_BATCHES * TOKEN_BYTES * work.n_tokens + kept_logits,
+        layer_activations=sum(acts.layer),
+        layers_gradients=work.model.n_layer * states.layer_gradient,
         moments={
             "forward": _forward(work, states, acts, everything, all_casts),
             "loss_backward": Moment(
