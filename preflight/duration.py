@@ -13,6 +13,7 @@ from conf.schema import DataKind, TrackingBackend
 from preflight.band import Band
 from preflight.plan import CardKind, RunPlan
 from preflight.step_time import StepTimeEstimate
+from preflight.units import format_runs
 
 # Start-up: interpreter, `import torch` (2-3 s from a warm disk cache), W&B, CUDA context, process group, model, data.
 STARTUP_SECONDS = {CardKind.cpu: 5.0, CardKind.mps: 8.0}
@@ -83,7 +84,7 @@ def _absolute(plan: RunPlan, key: str, prior_seconds: float) -> Band:
     factor = plan.calibration.factors.get(key)
     if factor is None:
         return _around(prior_seconds)
-    return Band(low=factor.low, mid=factor.value, high=factor.high, source=f"calibrated ({factor.n_runs} runs)")
+    return Band(low=factor.low, mid=factor.value, high=factor.high, source=f"calibrated ({format_runs(factor.n_runs)})")
 
 
 def _ratio(plan: RunPlan, key: str, formula_seconds: float) -> Band:
@@ -94,7 +95,7 @@ def _ratio(plan: RunPlan, key: str, formula_seconds: float) -> Band:
         low=factor.low * formula_seconds,
         mid=factor.value * formula_seconds,
         high=factor.high * formula_seconds,
-        source=f"calibrated ({factor.n_runs} runs)",
+        source=f"calibrated ({format_runs(factor.n_runs)})",
     )
 
 

@@ -57,12 +57,6 @@ class ConfigError(PreflightError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-class OverBudget(PreflightError):
-    """The plan is over a budget and policy says no."""
-
-    exit_code = ExitCode.OVER_BUDGET
-
-
 class WrongMachine(PreflightError):
     """What was declared is not here."""
 

@@ -24,7 +24,7 @@ from preflight.memory_device import (
 from preflight.memory_phases import TOKEN_TERMS, Phases, phases_of, terms_of
 from preflight.memory_workload import FP32_BYTES, Workload, workload_of
 from preflight.plan import CardKind, RunPlan
-from preflight.units import GIB
+from preflight.units import GIB, format_runs
 
 # Ratio of what scales with tokens to the formula, at the low and the high edge.
 EAGER_FACTORS = (0.97, 1.04)  # trace: within 1 %; public eager runs: within 3 %
@@ -141,7 +141,7 @@ def _token_factors(plan: RunPlan) -> tuple[float, float, float]:
 def _source(plan: RunPlan) -> str:
     factors = plan.calibration.factors
     n_runs = max((factors[name].n_runs for name in CALIBRATED_BY if name in factors), default=0)
-    return f"calibrated ({n_runs} runs)" if n_runs else "formula"
+    return f"calibrated ({format_runs(n_runs)})" if n_runs else "formula"
 
 
 def _total_bytes(plan: RunPlan) -> int | None:

@@ -1,6 +1,6 @@
 """The frozen plan: every decision resolved, nothing left to `auto`; a bill can be worked out again from it alone.
 
-`preflight.resolve.resolve.resolve` makes it, `preflight.lowering.lower` returns changed copies, `preflight.planfile` stores it.
+`preflight.resolve` makes it, `preflight.lowering.lower` returns changed copies, `preflight.planfile` stores it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from preflight.plan import NO_CALIBRATION, Calibration, CardKind, HwPlan, Offer
+from preflight.units import format_runs
 
 POWER_UTILISATION = 0.8
 HOST_PER_CARDS_WATTS = 0.12
@@ -45,7 +46,7 @@ def _node_watts(hw: HwPlan, calibration: Calibration) -> tuple[float | None, str
         return hw.watts, "given"
     measured = calibration.factors.get("watts")
     if measured is not None:
-        return measured.value, f"calibrated ({measured.n_runs} runs)"
+        return measured.value, f"calibrated ({format_runs(measured.n_runs)})"
     if hw.card.watts is None:
         return None, "unknown: give hw.watts="
     n_boards = 1 if hw.card.kind is CardKind.cpu else hw.n_gpus_per_node

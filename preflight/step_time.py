@@ -16,6 +16,7 @@ from preflight.implementation import OUR_TRAINER, Implementation
 from preflight.plan import CardKind, RunPlan
 from preflight.step_constants import CONSTANTS, StepConstants
 from preflight.step_terms import step_terms_seconds
+from preflight.units import format_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,5 +89,5 @@ def _band(plan: RunPlan, raw_seconds: float, constants: StepConstants) -> Band:
         low=raw_seconds * factor.low,
         mid=raw_seconds * factor.value,
         high=raw_seconds * factor.high,
-        source=f"formula x {factor.value:.2f}, calibrated ({factor.n_runs} runs, {factor.scope})",
+        source=f"formula x {factor.value:.2f}, calibrated ({format_runs(factor.n_runs)}, {factor.scope})",
     )

@@ -52,3 +52,8 @@ def format_count(n: float) -> str:
 def format_kwh(kwh: float) -> str:
     """Energy: `12.3 kWh`, `4.1 Wh`."""
     return f"{kwh:,.1f} kWh" if kwh >= 1 else f"{kwh * 1e3:.3g} Wh"
+
+
+def format_runs(n_runs: int) -> str:
+    """`1 run`, `4 runs`."""
+    return "1 run" if n_runs == 1 else f"{n_runs} runs"

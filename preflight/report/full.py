@@ -9,7 +9,7 @@ from preflight.bill import Bill
 from preflight.plan import Factor, Precision, RunPlan
 from preflight.report.text import bill_text, finding_line
 from preflight.report.words import UNKNOWN, bytes_with_band, folded, seconds_with_band, usd_with_band
-from preflight.units import GB, GIB, format_bytes, format_count, format_kwh, format_seconds
+from preflight.units import GB, GIB, format_bytes, format_count, format_kwh, format_runs, format_seconds
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
 from preflight.verdict.judge import Severity
 
@@ -126,13 +126,13 @@ def _calibration_section(bill: Bill) -> list[str]:
     calibration = bill.plan.calibration
     if not calibration.factors:
         return ["Calibration: none; formulas and published measurements alone"]
-    lines = [f"Calibration from {calibration.n_runs} runs of the ledger"]
+    lines = [f"Calibration from {format_runs(calibration.n_runs)} of the ledger"]
     return lines + [_factor_row(name, factor) for name, factor in calibration.factors.items()]
 
 
 def _factor_row(name: str, factor: Factor) -> str:
     band = f"({factor.low:.3g}-{factor.high:.3g})"
-    return _row(name, f"{factor.value:.4g}") + f"  {band}  {factor.n_runs} runs, {factor.scope}"
+    return _row(name, f"{factor.value:.4g}") + f"  {band}  {format_runs(factor.n_runs)}, {factor.scope}"
 
 
 def _notes_section(bill: Bill) -> list[str]:

@@ -105,13 +105,13 @@ FAULTS = [
     ),
     (["trainer.precision=fp16"], "trainer.precision", "CPUs have no fast fp16", "trainer.precision=bf16"),
     (
-        ["trainer.n_steps=5", "trainer.total_tokens=1e6"],
+        ["trainer.tokens_per_step=4096", "trainer.n_steps=5", "trainer.total_tokens=1e6"],
         "trainer.n_steps",
         "are 244 steps; give one of the two",
         "trainer.n_steps=null",
     ),
     (
-        ["trainer.total_tokens=100"],
+        ["trainer.tokens_per_step=4096", "trainer.total_tokens=100"],
         "trainer.total_tokens",
         "one step alone has 4,096 tokens",
         "trainer.total_tokens=4096",

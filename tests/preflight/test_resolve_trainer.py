@@ -47,14 +47,14 @@ def test_ten_billion_tokens_are_20345_steps():
 
 
 def test_rounding_to_whole_steps_is_told_when_it_matters():
-    plan = resolved("trainer.total_tokens=10000")  # 2.44 steps of 4,096
+    plan = resolved("trainer.tokens_per_step=4096", "trainer.total_tokens=10000")  # 2.44 steps of 4,096
     assert plan.trainer.n_steps == 2
     assert plan.provenance["trainer.total_tokens"] == "given: 8,192 instead, 2 whole steps"
     assert resolved("trainer.total_tokens=1000000").provenance["trainer.total_tokens"] == "given"
 
 
 def test_steps_and_tokens_that_agree_may_both_be_given():
-    trainer = resolved("trainer.n_steps=100", "trainer.total_tokens=409600").trainer
+    trainer = resolved("trainer.tokens_per_step=4096", "trainer.n_steps=100", "trainer.total_tokens=409600").trainer
     assert trainer.n_steps == 100
 
 
