@@ -33,7 +33,7 @@ ADAPTERS = re.compile(
 QUANTISED = re.compile(r"nf4|int4|awq|gptq|8bit weights", re.IGNORECASE)
 
 
-class Skip(Exception):  # noqa: N818 - a row that is left out is no error
+class Skip(Exception):
     """Why a row is not judged."""
 
 

@@ -33,7 +33,7 @@ PRECISIONS = (("bf16", Precision.bf16), ("fp16", Precision.fp16), ("fp32", Preci
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-class Skip(Exception):  # noqa: N818 - a row that is left out is no error
+class Skip(Exception):
     """Why a row is not judged."""
 
 

@@ -75,7 +75,7 @@ def build_plan(
     sequence_length: int = 1024,
     n_steps: int = 1000,
     precision: Precision = Precision.bf16,
-    compile: bool = False,  # noqa: A002 - the field's own name
+    compile: bool = False,
     checkpointing: Checkpointing = Checkpointing.none,
     usd_per_hour: float | None = 1.36,
     budget: dict[str, Any] | None = None,
