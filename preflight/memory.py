@@ -71,7 +71,7 @@ def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
     tensors = terms_of(phases, phase, mid) | {"cublas_workspace": workspace}
     allocated_bytes = phases_bytes[phase] = sum(tensors.values())
     token_bytes = phases.token_bytes(phase)
-    slack, base = _slack(plan, work, phases, allocated_bytes), _base(plan)
+    slack, base = _slack(plan, work, phases, phase, allocated_bytes), _base(plan)
     communication = communication_bytes(plan.hw)
     spread = ((low - mid) * token_bytes, 0, (high - mid) * token_bytes)
     source = _source(plan)
@@ -97,14 +97,17 @@ def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
     )
 
 
-def _slack(plan: RunPlan, work: Workload, phases: Phases, allocated_bytes: int) -> Edges:
+def _slack(plan: RunPlan, work: Workload, phases: Phases, phase: str, allocated_bytes: int) -> Edges:
     """Of the allocator, or of the C library's heap. Measured peaks hold it, so a calibrated factor scales it too."""
     factor = plan.calibration.factors.get("activation_bytes")
     if plan.hw.card.kind is CardKind.cpu:
         layer_bytes = int((factor.value if factor else 1.0) * phases.layer_activations)
         low, mid, high = heap_slack_bytes(layer_bytes, phases.layers_gradients, keeps_gradients=work.keeps_gradients)
     else:
-        low, mid, high = slack_bytes(plan.trainer.compile, allocated_bytes)
+        hole_bytes = phases.loss_hole if phase == "loss_backward" else 0
+        low, mid, high = slack_bytes(
+            allocated_bytes, hole_bytes, compiled=plan.trainer.compile, expandable=work.expandable_segments
+        )
     return (low, mid, high) if factor is None else (mid, mid, mid)  # its spread is in the factor's
 
 

@@ -56,6 +56,7 @@ class Phases(NamedTuple):
     weights: int
     optimizer_states: int
     inputs: int
+    loss_hole: int  # free memory between living tensors at the loss's backward pass
     layer_activations: int  # of one layer, whole
     layers_gradients: int  # of all layers, without embeddings and head
     moments: dict[str, Moment]
@@ -86,6 +87,7 @@ def phases_of(work: Workload) -> Phases:
         weights=states.weights,
         optimizer_states=states.optimizer + states.bucket_copies,
         inputs=2 * N_BATCHES * TOKEN_BYTES * work.n_tokens + kept_logits,
+        loss_hole=0 if work.keeps_logits else work.numerics.loss_hole_bytes_per_logit * acts.logits,
         layer_activations=sum(acts.layer),
         layers_gradients=work.model.n_layer * states.layer_gradient,
         moments={

@@ -32,13 +32,16 @@ class Numerics(NamedTuple):
     casts_weights: bool  # autocast keeps a 16-bit copy of every matrix it has met
     loss_forward_bytes_per_logit: int
     loss_backward_bytes_per_logit: int
+    loss_hole_bytes_per_logit: int = 0  # left by 16-bit logits that died, too small for the fp32 tensors after them
 
 
 FULL = Numerics(FP32_BYTES, ADAM_BYTES, FP32_BYTES, FP32_BYTES, False, 8, 12)
-AUTOCAST = Numerics(FP32_BYTES, ADAM_BYTES, HALF_BYTES, FP32_BYTES, True, 8, 10)
+AUTOCAST = Numerics(FP32_BYTES, ADAM_BYTES, HALF_BYTES, FP32_BYTES, True, 8, 10, HALF_BYTES)
 CPU_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12)
 COMPILED_FULL = FULL._replace(loss_forward_bytes_per_logit=4, loss_backward_bytes_per_logit=4)
-COMPILED_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=2, loss_backward_bytes_per_logit=2)
+COMPILED_AUTOCAST = AUTOCAST._replace(
+    loss_forward_bytes_per_logit=2, loss_backward_bytes_per_logit=2, loss_hole_bytes_per_logit=0
+)
 
 
 class Workload(NamedTuple):
@@ -60,6 +63,7 @@ class Workload(NamedTuple):
     norm_extra_bytes: int = 0  # per channel and norm: norms written out in elementary operators
     n_extra_wide: int = 0  # tensors of width d_ff: non-linearities written out
     n_extra_narrow: int = 0  # tensors of width n_embd: cached keys and values
+    expandable_segments: bool = True  # of PyTorch's caching allocator; trainers/backends/local.py turns them on
     repeats_kv: bool = False  # keys and values are copied to every head before attention
 
     @property

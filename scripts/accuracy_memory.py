@@ -270,6 +270,7 @@ def _workload(row: Mapping[str, str], plan: RunPlan, framework: Framework) -> Wo
         norm_extra_bytes=2 * numerics.residual if writes_norms_out else 0,  # x - mean, and before the scale
         n_extra_wide=3 if writes_norms_out or framework.writes_gelu_out else 0,  # tanh's GELU: x / 2, tanh, 1 + tanh
         n_extra_narrow=2 if framework.caches_keys else 0,
+        expandable_segments="expandable segments" in row["note"],
     )
 
 
