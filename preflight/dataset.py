@@ -6,12 +6,14 @@ and `manifest.json`, which is written last: a folder without one is not prepared
 
 from __future__ import annotations
 
+import os
 import shlex
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from json import loads
 from pathlib import Path
+from zlib import crc32
 
 from conf.schema import DataKind, Tokenizer
 from preflight.errors import ConfigError, Problem
@@ -24,6 +26,8 @@ ITEM_BYTES = {"uint16": 2, "uint32": 4}
 N_SAMPLED_BLOCKS = 16  # of a foreign token file, spread evenly: enough to catch a wrong dtype or tokenizer
 SAMPLED_BLOCK_TOKENS = 4096
 DEFAULT_VAL_FRACTION = 0.1  # of data.val_fraction
+BPE_KINDS = (DataKind.openwebtext, DataKind.fineweb_edu)  # prepared with GPT-2's tokenizer, whatever the model
+READY_KINDS = (*BPE_KINDS, DataKind.bin)  # tokenised and divided before the launcher sees them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,28 @@ def smallest_dtype(vocab_size: int) -> str:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """The last step of a preparation: atomically, when the token files are complete."""
     write_json({"manifest": manifest}, folder / MANIFEST_NAME)
+
+
+def prepared_name(kind: DataKind, tokenizer: Tokenizer, val_fraction: float, path: Path | None) -> str:
+    """The folder below data.dir: what was prepared differently, or from a text that has changed, lies in another."""
+    if kind in READY_KINDS:
+        return kind.name
+    name = kind.name if path is None else f"text-{path.stem}-{_fingerprint(path):08x}"
+    if tokenizer is Tokenizer.gpt2:
+        name += "-gpt2"
+    return name if val_fraction == DEFAULT_VAL_FRACTION else f"{name}-val{val_fraction:g}"
+
+
+def _fingerprint(path: Path) -> int:
+    """Changes with the place, the names, the sizes and the times of a file or of all files below a folder."""
+    files = [path] if path.is_file() else sorted(Path(top, name) for top, _, names in os.walk(path) for name in names)
+    facts = [(str(file), stat.st_size, stat.st_mtime_ns) for file in files if (stat := _stat(file)) is not None]
+    return crc32(repr((str(path), facts)).encode())
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """None for a dangling link, which is no text either."""
+    return path.stat() if path.exists() else None
 
 
 def prepare_command(kind: DataKind, folder: str, tokenizer: Tokenizer, val_fraction: float) -> str:

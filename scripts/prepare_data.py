@@ -15,14 +15,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from zlib import crc32
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from conf.schema import DataKind, Tokenizer  # noqa: E402
-from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, read_manifest  # noqa: E402
+from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, prepared_name, read_manifest  # noqa: E402
 from preflight.errors import PreflightError  # noqa: E402
 from preflight.units import format_count  # noqa: E402
 from trainers import hub_corpus  # noqa: E402
@@ -110,19 +109,10 @@ def local_corpus(options: argparse.Namespace) -> Corpus:
 
 
 def folder_of(options: argparse.Namespace) -> Path:
-    """Where `launch.py` will look (preflight.resolve.data): what was prepared differently lies elsewhere."""
-    name: str = options.name
+    """Where `launch.py` will look."""
     root: Path = options.dir
-    if name in hub_corpus.CORPORA:
-        return root / name
-    if name == "text":
-        path = Path(os.path.abspath(options.path.expanduser()))
-        name = f"text-{path.stem}-{crc32(str(path).encode()):08x}"
-    if options.tokenizer is Tokenizer.gpt2:
-        name += "-gpt2"
-    if options.val_fraction != DEFAULT_VAL_FRACTION:
-        name += f"-val{options.val_fraction:g}"
-    return root / name
+    path = Path(os.path.abspath(options.path.expanduser())) if options.name == "text" else None
+    return root / prepared_name(DataKind[options.name], options.tokenizer, options.val_fraction, path)
 
 
 def say(line: str) -> None:

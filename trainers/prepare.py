@@ -27,6 +27,7 @@ from preflight.dataset import (
     VAL_NAME,
     Manifest,
     manifest_of_foreign_files,
+    prepare_command,
     read_manifest,
     sha256_of_file,
     smallest_dtype,
@@ -75,7 +76,7 @@ def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
     if manifest is None:
         manifest = manifest_of_foreign_files(folder, plan.model.vocab_size, data.dtype)
     if manifest is None:
-        command = f"python scripts/prepare_data.py {data.kind.name} --dir '{folder.parent}'"
+        command = prepare_command(data.kind, data.dir, plan.model.tokenizer, data.val_fraction)
         raise ConfigError(
             [Problem(path="data", value=data.kind.name, message=f"{folder} is not prepared", fix=command)]
         )

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from zlib import crc32
 
 from conf.schema import DataConfig, DataKind, ModelConfig, Tokenizer
-from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, folder_problems, manifest_of_foreign_files, read_manifest
+from preflight.dataset import (
+    BPE_KINDS,
+    DEFAULT_VAL_FRACTION,
+    READY_KINDS,
+    Manifest,
+    folder_problems,
+    manifest_of_foreign_files,
+    prepared_name,
+    read_manifest,
+)
 from preflight.errors import ConfigError
 from preflight.plan import DataPlan
 from preflight.resolve.resolution import Resolution
 
 BPE_IDS = 50257  # of GPT-2
 AUTO = {Tokenizer.byte: DataKind.stdlib, Tokenizer.gpt2: DataKind.openwebtext, Tokenizer.other: DataKind.bin}
-BPE_KINDS = (DataKind.openwebtext, DataKind.fineweb_edu)  # prepared with GPT-2's tokenizer, whatever the model
-READY_KINDS = (*BPE_KINDS, DataKind.bin)  # tokenised and divided before the launcher sees them
 OWN_KINDS = (DataKind.text, DataKind.bin)  # those that data.path belongs to
 
 
@@ -30,7 +36,7 @@ def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, res
     _check_tokenizer(kind, model, resolution)
     if kind is DataKind.text and path is None:
         return None
-    name = _folder_name(data, kind, model, path)
+    name = prepared_name(kind, model.tokenizer, data.val_fraction, path)
     folder = (
         path
         if kind is DataKind.bin and path is not None
@@ -100,18 +106,6 @@ def _check_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution)
     if model.tokenizer is Tokenizer.byte and model.vocab_size < 256:
         message = "bytes go up to 255"
         resolution.refuse("model.vocab_size", model.vocab_size, message, "model.vocab_size=256")
-
-
-def _folder_name(data: DataConfig, kind: DataKind, model: ModelConfig, path: Path | None) -> str:
-    """What was prepared differently lies in another folder."""
-    name = kind.name
-    if path is not None:
-        name = f"text-{path.stem}-{crc32(str(path).encode()):08x}"  # two files may have the same name
-    if model.tokenizer is Tokenizer.gpt2 and kind not in READY_KINDS:
-        name += "-gpt2"
-    if data.val_fraction != DEFAULT_VAL_FRACTION and kind not in READY_KINDS:
-        name += f"-val{data.val_fraction:g}"
-    return name
 
 
 def _manifest(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import Tokenizer
+from conf.schema import DataKind, Tokenizer
 from preflight.dataset import (
     Manifest,
     folder_problems,
     largest_sampled_id,
     manifest_of_foreign_files,
+    prepared_name,
     read_manifest,
     sha256_of_file,
     smallest_dtype,
@@ -134,3 +135,26 @@ def test_largest_sampled_id_reads_four_byte_ids(tmp_path: Path):
 
 def test_smallest_dtype_switches_above_65536_ids():
     assert [smallest_dtype(n) for n in (256, 50257, 65536, 65537)] == ["uint16", "uint16", "uint16", "uint32"]
+
+
+def test_edited_text_is_prepared_anew(tmp_path: Path):
+    text = tmp_path / "novel.txt"
+    text.write_text("once")
+    before = prepared_name(DataKind.text, Tokenizer.byte, 0.1, text)
+    assert prepared_name(DataKind.text, Tokenizer.byte, 0.1, text) == before
+    text.write_text("once upon")
+    assert prepared_name(DataKind.text, Tokenizer.byte, 0.1, text) != before
+
+
+def test_folder_of_texts_is_prepared_anew_when_a_file_comes(tmp_path: Path):
+    (tmp_path / "one.txt").write_text("one")
+    before = prepared_name(DataKind.text, Tokenizer.byte, 0.1, tmp_path)
+    (tmp_path / "two.txt").write_text("two")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    assert prepared_name(DataKind.text, Tokenizer.byte, 0.1, tmp_path) != before
+
+
+def test_tokenizer_and_split_have_folders_of_their_own():
+    assert prepared_name(DataKind.shakespeare, Tokenizer.byte, 0.1, None) == "shakespeare"
+    assert prepared_name(DataKind.shakespeare, Tokenizer.gpt2, 0.05, None) == "shakespeare-gpt2-val0.05"
+    assert prepared_name(DataKind.openwebtext, Tokenizer.gpt2, 0.0005, None) == "openwebtext"

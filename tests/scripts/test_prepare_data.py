@@ -8,7 +8,8 @@ import pytest
 
 from conf.schema import DataConfig, DataKind, Family, ModelConfig, RecipeConfig, Tokenizer
 from preflight.dataset import read_manifest
-from preflight.resolve import data as resolve_data
+from preflight.resolve.data import resolve_data
+from preflight.resolve.resolution import Resolution
 from scripts.prepare_data import folder_of, main, parse
 
 
@@ -75,12 +76,14 @@ def test_prepare_data_puts_it_where_the_launcher_looks(
     kind: DataKind, tokenizer: Tokenizer, val_fraction: float, novel: Path
 ):
     path = novel if kind is DataKind.text else None
-    data = DataConfig(kind=kind, path=str(novel) if path else None, dir="data", val_fraction=val_fraction)
+    data = DataConfig(kind=kind, path=str(novel) if path else None, dir="/data", val_fraction=val_fraction)
     recipe = RecipeConfig(sequence_length=8, micro_batch_size=1, tokens_per_step=8, total_tokens=8, learning_rate=1e-3)
     model = ModelConfig(
         name="m", family=Family.gpt2, n_layer=1, n_head=1, n_embd=8, vocab_size=50304, tokenizer=tokenizer,
         tied_head=True, recipe=recipe,
     )  # fmt: skip
-    arguments = [kind.name, "--tokenizer", tokenizer.name, "--val-fraction", str(val_fraction)]
+    arguments = [kind.name, "--dir", "/data", "--tokenizer", tokenizer.name, "--val-fraction", str(val_fraction)]
     arguments += ["--path", str(novel)] if path else []
-    assert folder_of(parse(arguments)) == Path("data") / resolve_data._folder_name(data, kind, model, path)
+    plan = resolve_data(data, model, 8, Resolution())
+    assert plan is not None
+    assert folder_of(parse(arguments)) == Path(plan.dir)
