@@ -12,6 +12,7 @@ from typing import Any
 from conf import names
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
+from conf.schema import Action
 from preflight.resolve.hw_names import likely_hw
 
 _SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -46,6 +47,8 @@ def for_word(word: str) -> str:
         return "--help"
     if key in _VERBS:
         return f"leave out {word}: training is what happens"
+    if key in Action.__members__:
+        return f"action={key}"
     owners = [group for group in GROUPS if word in options(group)]
     if owners:
         return f"{owners[0]}={word}"

@@ -29,6 +29,8 @@ COMMON = {
     "tracking.notes": "a word on this run",
     "dry_run": "the bill only",
     "report": "",
+    "action": "",
+    "compare.by": "what the offers are ranked by",
     "name": "part of the run folder's name",
     "runs_dir": "where runs and the ledger are kept",
     "resume": "a run folder, or latest: continue it",
@@ -45,6 +47,7 @@ preflight: the bill of a training run first, then the run.
   python launch.py model=gpt2_124m hw=4x4090 dry_run=true   the bill of a machine that is not here
   python launch.py model=gpt2_124m hw=4x4090                the bill, then the run
   python launch.py -m model=gpt2_124m,gpt2_350m hw=1x4090,8xh100 dry_run=true      a grid of bills
+  python launch.py model=gpt2_124m action=compare           the same on every card and offer, ranked
   torchrun --nproc_per_node=4 launch.py model=gpt2_124m     when torchrun is already in charge
 
 Options are KEY=VALUE, without dashes and without spaces round the =.

@@ -38,6 +38,7 @@ SYNONYMS = {
     "hours": "budget.max_hours",
     "init_from": "resume",
     "lr": "trainer.learning_rate",
+    "max_hours": "budget.max_hours",
     "max_iters": "trainer.n_steps",
     "max_lr": "trainer.learning_rate",
     "max_seq_length": "trainer.sequence_length",

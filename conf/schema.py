@@ -94,6 +94,21 @@ class TrackingMode(Enum):
     offline = "offline"
 
 
+class Action(Enum):
+    """`action=`: what the command is for."""
+
+    train = "train"  # the bill, then the run
+    compare = "compare"  # the same job on every card and offer of the catalog; launches nothing
+
+
+class CompareBy(Enum):
+    """What the offers are ranked by."""
+
+    cost = "cost"
+    time = "time"
+    energy = "energy"
+
+
 @dataclass(kw_only=True, slots=True)
 class RecipeConfig:
     """What a model is usually trained with; every value is a default of `trainer.*`."""
@@ -229,6 +244,19 @@ class TrackingConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CompareConfig:
+    """Of `action=compare`: which offers, in which order, and where else to write them. None: no limit, no file."""
+
+    by: CompareBy = CompareBy.cost
+    max_hours: float | None = None  # slower offers are left out; budget.max_hours only marks them
+    max_gpus: int | None = None  # larger machines are left out
+    providers: list[str] = field(default_factory=list)  # these alone; empty: all of them
+    spot: bool = False  # offers that may be interrupted, too
+    csv: str | None = None  # a file for all rows
+    png: str | None = None  # a file for the picture: hours against money
+
+
+@dataclass(kw_only=True, slots=True)
 class Config:
     """Everything `python launch.py` accepts."""
 
@@ -248,3 +276,5 @@ class Config:
     calibration: str = "ledger"  # ledger | off | FILE
     resume: str | None = None  # a run folder, or `latest`
     plan: str | None = None  # a plan.json to replay
+    action: Action = Action.train
+    compare: CompareConfig = field(default_factory=CompareConfig)

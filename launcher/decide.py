@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conf.compose import Request, compose, sound_part
-from conf.schema import Config, ReportChoice
+from conf.schema import Action, Config, ReportChoice
 from launcher.finish import record
 from preflight import rundir
 from preflight.bill import Bill, for_launch, make_bill
@@ -20,10 +21,13 @@ from preflight.checks.check import check
 from preflight.errors import ConfigError, ExitCode, PreflightError, Problem
 from preflight.machine.snapshot import Machine, probe
 from preflight.plan import RunPlan
-from preflight.record import read_ledger
+from preflight.record import Ledger, read_ledger
 from preflight.report.render import error_document, render
 from preflight.resolve.resolve import resolve
 from preflight.verdict.judge import Finding
+
+if TYPE_CHECKING:
+    from preflight.compare import Comparison
 
 FROZEN_KEYS = ("plan", "resume", "dry_run", "report", "runs_dir")  # a frozen plan takes no other override
 
@@ -60,7 +64,9 @@ def _with_further_problems(error: PreflightError, argv: Sequence[str]) -> Prefli
         return error
     try:
         config = sound_part(argv)
-        if config is not None:
+        if config is not None and config.action is Action.compare:
+            _compared(config, argv)
+        elif config is not None:
             planned(config, probe(Path(config.runs_dir)), argv)
     except ConfigError as later:
         return ConfigError([*error.problems, *(p for p in later.problems if p not in error.problems)])
@@ -71,14 +77,31 @@ def _with_further_problems(error: PreflightError, argv: Sequence[str]) -> Prefli
 
 def planned(config: Config, machine: Machine, argv: Sequence[str]) -> tuple[RunPlan, tuple[Finding, ...]]:
     """The plan as asked for, calibrated by earlier runs, and what the machine has to say about it."""
-    command = shlex.join(["python", "launch.py", *argv])
-    plan = resolve(config, machine, command=command, created_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    plan = resolve(config, machine, command=_command(argv), created_at=datetime.now(UTC).isoformat(timespec="seconds"))
     if config.calibration != "off":
-        ledger = read_ledger(Path(plan.runs_dir if config.calibration == "ledger" else config.calibration), n_last=100)
-        for warning in ledger.warnings:
-            print(warning, file=sys.stderr)
+        ledger = _ledger(config)
         plan = replace(plan, calibration=calibrate(plan, ledger.records, ledger.sha256))
     return plan, check(plan, machine)
+
+
+def _command(argv: Sequence[str]) -> str:
+    return shlex.join(["python", "launch.py", *argv])
+
+
+def _ledger(config: Config) -> Ledger:
+    """The newest runs; lines that are none are told."""
+    place = config.runs_dir if config.calibration == "ledger" else config.calibration
+    ledger = read_ledger(Path(place).expanduser(), n_last=100)
+    for warning in ledger.warnings:
+        print(warning, file=sys.stderr)
+    return ledger
+
+
+def _compared(config: Config, argv: Sequence[str]) -> Comparison:
+    from launcher.compare import compared  # only comparisons pay for it
+
+    records = _ledger(config).records if config.calibration != "off" else ()
+    return compared(config, _command(argv), records)
 
 
 def _answer(argv: Sequence[str]) -> Answer:
@@ -96,6 +119,10 @@ def _answer(argv: Sequence[str]) -> Answer:
     machine = probe(Path(config.runs_dir))
     if config.resume is not None or config.plan is not None:
         return _frozen(config, machine, request)
+    if config.action is Action.compare:
+        from launcher.compare import show
+
+        return Answer(exit_code=show(_compared(config, argv), config.report))
     plan, findings = planned(config, machine, argv)
     return _show_and_prepare(config, make_bill(plan, findings), findings)
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from conf.compose import GridRow, Request
-from conf.schema import ReportChoice
+from conf.schema import Action, ReportChoice
 from launcher.decide import planned
 from preflight.bill import Bill, for_launch, make_bill
-from preflight.errors import ConfigError, PreflightError
+from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
 from preflight.report.render import bill_document, error_document, grid_error_row, grid_header, grid_row
 
@@ -20,6 +20,7 @@ WORST_FIRST = (2, 5, 4, 3, 6, 143, 130, 0)
 
 def bills_and_runs(request: Request) -> int:
     """Every row has its line, also after one that fails; the worst exit code is returned."""
+    _refuse_comparisons(request)
     as_json = request.grid[0].config.report is ReportChoice.json
     documents, codes = [], []
     if not as_json:
@@ -33,6 +34,14 @@ def bills_and_runs(request: Request) -> int:
     if as_json:
         print(json.dumps({"schema_version": 1, "rows": documents, "exit_code": _worst(codes)}))
     return _worst([_launch(row) for row in request.grid]) if not request.grid[0].config.dry_run else _worst(codes)
+
+
+def _refuse_comparisons(request: Request) -> None:
+    """A comparison is a table already."""
+    if any(row.config.action is Action.compare for row in request.grid):
+        message = "a grid of comparisons would be a table of tables"
+        fix = "leave out -m and compare one job, or -m with hw=1x4090,8xh100 dry_run=true"
+        raise ConfigError([Problem(path="action", value="compare", message=message, fix=fix)])
 
 
 def _row(row: GridRow) -> tuple[dict[str, object], str, int]:

@@ -8,9 +8,10 @@ the one with the longest matching alias wins, and the file's order (commonest fi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from preflight.plan import Card, CardKind, Electricity, Offer
 from preflight.units import GB, MIB
@@ -68,12 +69,49 @@ def cheapest_offer(card: Card, n_gpus_per_node: int) -> Offer | None:
     current = [offer for offer in priced if offer[1]["as_of"] >= oldest] or priced
     if not current:
         return None
-    usd_per_hour, row = min(current, key=lambda offer: (offer[0], offer[1]["provider"], offer[1]["instance"]))
-    several = n_gpus_per_node != int(row["n_gpus"])
+    _, row = min(current, key=lambda offer: (offer[0], offer[1]["provider"], offer[1]["instance"]))
+    return _offer(row, n_gpus_per_node, float(row["usd_per_hour"]))
+
+
+class Listed(NamedTuple):
+    """A machine that somebody rents out."""
+
+    card_name: str
+    n_gpus: int
+    offer: Offer
+    is_spot: bool
+
+
+def listed_offers(*, with_spot: bool) -> tuple[Listed, ...]:
+    """Every current offer for every count it is sold in; old ones only where nobody newer sells that card and count."""
+    found = list(_listed("usd_per_hour", is_spot=False))
+    if with_spot:
+        found += _listed("usd_per_hour_spot", is_spot=True)
+    oldest = _oldest_current()
+    kept = {(each.card_name, each.n_gpus, each.is_spot) for each in found if each.offer.as_of >= oldest}
+    return tuple(
+        each for each in found if each.offer.as_of >= oldest or (each.card_name, each.n_gpus, each.is_spot) not in kept
+    )
+
+
+def provider_names() -> tuple[str, ...]:
+    """Everybody whose prices are listed."""
+    return tuple(dict.fromkeys(row["provider"] for row in _rows("prices")))
+
+
+def _listed(column: str, *, is_spot: bool) -> Iterator[Listed]:
+    for row in _newest_prices(column):
+        for n_gpus in _counts_sold(row):
+            offer = _offer(row, n_gpus, float(row[column]))
+            yield Listed(card_name=row["card"], n_gpus=n_gpus, offer=offer, is_spot=is_spot)
+
+
+def _offer(row: Mapping[str, str], n_gpus: int, usd_per_hour: float) -> Offer:
+    """One node with that many cards; the row's price is for its own number of them."""
     return Offer(
         provider=row["provider"],
-        instance=f"{n_gpus_per_node} x {row['instance']}" if several else row["instance"],
-        usd_per_hour=round(usd_per_hour, 6),
+        instance=row["instance"] if n_gpus == int(row["n_gpus"]) else f"{n_gpus} x {row['instance']}",
+        usd_per_hour=round(usd_per_hour * n_gpus / int(row["n_gpus"]), 6),
         as_of=row["as_of"],
         source=row["source"],
         owned=False,
@@ -173,12 +211,12 @@ def _card(short_name: str) -> Card:
     )
 
 
-def _newest_prices() -> list[dict[str, str]]:
-    """The last row of each provider, instance, card and count; older rows are history."""
+def _newest_prices(column: str = "usd_per_hour") -> list[dict[str, str]]:
+    """The last row of each provider, instance, card and count that has a price there; older rows are history."""
     newest: dict[tuple[str, ...], dict[str, str]] = {}
     for row in _rows("prices"):
-        if not row["usd_per_hour"]:
-            continue  # spot only
+        if not row[column]:
+            continue  # only the other kind of price
         key = (row["provider"], row["instance"], row["card"], row["n_gpus"])
         if key not in newest or row["as_of"] >= newest[key]["as_of"]:
             newest[key] = row
@@ -194,12 +232,13 @@ def _oldest_current() -> str:
 
 
 def _sells(row: Mapping[str, str], n_gpus: int) -> bool:
+    return n_gpus in _counts_sold(row)
+
+
+def _counts_sold(row: Mapping[str, str]) -> list[int]:
     """`counts_sold` is `8`, `1 8` or `1-8`."""
-    for part in row["counts_sold"].split():
-        low, _, high = part.partition("-")
-        if int(low) <= n_gpus <= int(high or low):
-            return True
-    return False
+    parts = [part.partition("-") for part in row["counts_sold"].split()]
+    return [n for low, _, high in parts for n in range(int(low), int(high or low) + 1)]
 
 
 def _number(text: str) -> float | None:

@@ -8,15 +8,16 @@ only, so it is never taken for hours or money. `tokens_per_step`, the learning r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from conf.schema import PolicyChoice
+from preflight.cost import estimate_cost
 from preflight.estimate import Estimate, estimate
 from preflight.lowering.rungs import changes_between
 from preflight.memory import estimate_memory
-from preflight.plan import Card, CardKind, ModelPlan, Precision, RunPlan, valid_micro_batch_sizes
-from preflight.verdict.fitting import at_micro_batch_size, largest_fitting
+from preflight.plan import Card, CardKind, HwPlan, ModelPlan, Precision, RunPlan, valid_micro_batch_sizes
+from preflight.verdict.fitting import at_micro_batch_size, fits_memory, largest_fitting
 from preflight.verdict.judge import Change, Violation, broken_budgets, violations
 
 BATCH, PRECISION, MODEL = "batch", "precision", "model"
@@ -49,6 +50,32 @@ def lower(plan: RunPlan) -> Lowered:
     stands = violations(plan, asked, _fitting(plan))
     helps = _would_help(plan, asked, broken) if plan.lowering.policy is not PolicyChoice.off else ()
     return replace(untouched, violations=stands, would_help=helps)
+
+
+def settle(plan: RunPlan, machines: Iterable[HwPlan]) -> Iterator[tuple[RunPlan, Estimate, tuple[str, ...]]]:
+    """`lower` without its words, for one machine from many providers: what would run, and the budgets it still breaks.
+
+    An offer changes money and energy only, so nothing else is worked out twice.
+    """
+    asked = plan, estimate(plan)
+    others: list[tuple[RunPlan, Estimate]] | None = None  # the lowerings, worked out when one is needed
+    for hw in machines:
+        here = _from_provider(*asked, hw)
+        broken = broken_budgets(*here)
+        if broken and plan.lowering.policy is PolicyChoice.auto:
+            if others is None:
+                candidates = _candidates(plan, allowed_rungs(plan))
+                others = [(candidate, estimate(candidate)) for candidate in candidates if candidate != plan]
+            lowered = [_from_provider(*other, hw) for other in others]
+            fallback = here if fits_memory(here[1].memory) or not lowered else lowered[0]
+            here = next((one for one in lowered if not broken_budgets(*one)), fallback)
+            broken = broken_budgets(*here)
+        yield *here, broken
+
+
+def _from_provider(plan: RunPlan, worked_out: Estimate, hw: HwPlan) -> tuple[RunPlan, Estimate]:
+    elsewhere = replace(plan, hw=hw)
+    return elsewhere, replace(worked_out, cost=estimate_cost(elsewhere, worked_out.wall))
 
 
 def allowed_rungs(plan: RunPlan) -> frozenset[str]:

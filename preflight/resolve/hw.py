@@ -124,6 +124,12 @@ def complete_hardware(
     )
 
 
+def rented_from(hw: HwPlan, offer: Offer) -> HwPlan:
+    """The same machine from another provider, whose data centres waste more or less."""
+    pue, _ = catalog.pue(offer.provider)
+    return replace(hw, offer=offer, electricity=replace(hw.electricity, pue=pue))
+
+
 def custom_card(hw: HwConfig, resolution: Resolution) -> Card | None:
     """A card that the catalog lacks, from the numbers given."""
     custom = hw.custom

@@ -89,6 +89,8 @@ RANGES = {
     "budget.max_cost_usd": _positive("null", 10**12),
     "budget.max_energy_kwh": _positive("null", 10**12),
     "budget.max_memory_fraction": _positive("0.95", 1),
+    "compare.max_hours": _positive("null", 10**7),
+    "compare.max_gpus": _count(1024, "null"),
     "launcher.grace_seconds": _positive("120", 10**6),
     "launcher.rendezvous_timeout_seconds": _positive("60", 10**6),
     "seed": Range(0, 2**32 - 1, "1337"),

@@ -6,7 +6,7 @@ import os
 import re
 from typing import NamedTuple
 
-from conf.schema import Config
+from conf.schema import Config, HwConfig
 from preflight.errors import ConfigError
 from preflight.machine.snapshot import Machine
 from preflight.plan import (
@@ -22,8 +22,9 @@ from preflight.plan import (
     TrainerPlan,
 )
 from preflight.resolve.batch import divide_batch
+from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
-from preflight.resolve.hw import check_world, complete_hardware, find_hardware
+from preflight.resolve.hw import Hardware, check_world, complete_hardware, find_hardware
 from preflight.resolve.presets import changed_shape, model_plan, smaller_models
 from preflight.resolve.ranges import check_ranges
 from preflight.resolve.resolution import Resolution
@@ -34,20 +35,50 @@ RUNGS = ("batch", "precision", "model")  # of lowering, in their order
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 
+class Job(NamedTuple):
+    """What is the same on every machine."""
+
+    config: Config  # every number in its range
+    model: ModelPlan
+    data: DataPlan | None  # None: there is no such data
+    command: str
+    created_at: str
+
+
 def resolve(config: Config, machine: Machine, *, command: str, created_at: str) -> RunPlan:
     """ConfigError carries all problems; WrongMachine: torchrun contradicts `hw`. Calibration is left to the caller."""
     resolution = Resolution()
+    job = resolve_job(config, resolution, command=command, created_at=created_at)
+    hardware = find_hardware(job.config.hw, machine, resolution)
+    plan = plan_on(job, hardware, job.config.hw, machine, resolution) if hardware is not None else None
+    if plan is None or resolution.problems:
+        raise ConfigError(resolution.problems)
+    return plan
+
+
+def resolve_job(config: Config, resolution: Resolution, *, command: str, created_at: str) -> Job:
+    """Ranges, names, model and data; the problems are noted."""
     config = check_ranges(config, resolution)
     _check_names(config, resolution)
-    parts = _resolve_parts(config, machine, resolution, today=created_at[:10])
-    if parts is None or resolution.problems:
-        raise ConfigError(resolution.problems)
+    check_compare(config, resolution)
+    model = _resolve_model(config, resolution)
+    sequence_length = config.trainer.sequence_length or config.model.recipe.sequence_length
+    data = resolve_data(config.data, config.model, sequence_length, resolution)
+    return Job(config=config, model=model, data=data, command=command, created_at=created_at)
+
+
+def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolution: Resolution) -> RunPlan | None:
+    """The job on one machine; None: something is missing, and the problems are noted."""
+    parts = _resolve_parts(job, hardware, hw, machine, resolution)
+    if parts is None:
+        return None
+    config = job.config
     return RunPlan(
         name=config.name if config.name is not None else config.model.name,
-        created_at=created_at,
-        command=command,
+        created_at=job.created_at,
+        command=job.command,
         seed=config.seed,
-        model=parts.model,
+        model=job.model,
         data=parts.data,
         hw=parts.hw,
         trainer=parts.trainer,
@@ -56,7 +87,7 @@ def resolve(config: Config, machine: Machine, *, command: str, created_at: str) 
             policy=config.lowering.policy,
             keep=tuple(config.lowering.keep),
             allow_model=config.lowering.allow_model,
-            smaller_models=smaller_models(parts.model, parts.trainer.sequence_length),
+            smaller_models=smaller_models(job.model, parts.trainer.sequence_length),
         ),
         launcher=LauncherPlan(
             grace_seconds=config.launcher.grace_seconds,
@@ -72,25 +103,21 @@ def resolve(config: Config, machine: Machine, *, command: str, created_at: str) 
 class _Parts(NamedTuple):
     """What depends on each other."""
 
-    model: ModelPlan
     data: DataPlan
     hw: HwPlan
     trainer: TrainerPlan
 
 
-def _resolve_parts(config: Config, machine: Machine, resolution: Resolution, *, today: str) -> _Parts | None:
-    """None: something is missing, and the problems are noted. Every part is looked at, whatever the others lack."""
-    model = _resolve_model(config, resolution)
-    sequence_length = config.trainer.sequence_length or config.model.recipe.sequence_length
-    data = resolve_data(config.data, config.model, sequence_length, resolution)
-    hardware = find_hardware(config.hw, machine, resolution)
-    if hardware is None:
-        return None
+def _resolve_parts(
+    job: Job, hardware: Hardware, hw_config: HwConfig, machine: Machine, resolution: Resolution
+) -> _Parts | None:
+    """Every part is looked at, whatever the others lack."""
+    config, data = job.config, job.data
     batch = divide_batch(config, hardware, resolution)
     n_gpus = batch.n_gpus_per_node if batch is not None else hardware.n_gpus_per_node
-    hw = complete_hardware(hardware, n_gpus, config.hw, machine, resolution, today)
+    hw = complete_hardware(hardware, n_gpus, hw_config, machine, resolution, job.created_at[:10])
     if not resolution.problems:
-        check_world(hardware, config.hw, machine)
+        check_world(hardware, hw_config, machine)
     precision = resolve_precision(config.trainer.precision, hardware.card, resolution)
     if batch is None or precision is None:
         return None
@@ -105,7 +132,7 @@ def _resolve_parts(config: Config, machine: Machine, resolution: Resolution, *, 
     trainer = resolve_trainer(config, needs, resolution)
     if data is None or hw is None or trainer is None:
         return None
-    return _Parts(model=model, data=data, hw=hw, trainer=trainer)
+    return _Parts(data=data, hw=hw, trainer=trainer)
 
 
 def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
