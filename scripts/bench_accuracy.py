@@ -1,10 +1,14 @@
-"""How far off are the memory sums on public measurements?
+"""How far off are the sums on public measurements they were not made for?
 
     python scripts/bench_accuracy.py --memory FILE.csv [--rows] [--json]
+    python scripts/bench_accuracy.py --throughput FILE.csv [--leave-one-source-out] [--calibrated] [--json]
+
+--leave-one-source-out  every source is judged with constants that were fitted without it: the number to quote
+--calibrated            one run of the same code, card, length and checkpointing scales the formula; the others are
+                        judged, each with every other run of its group in turn
 
 Errors are fractions of the measured value. Coverage: the measurement lies within [low, high]. False fit: reported out
 of memory, said to fit (the band's high edge within 95 % of the card). False refusal: it ran, said not to fit.
-The step-time side is `scripts/bench_accuracy_throughput.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from preflight.band import Band
 from preflight.memory import MemoryEstimate, estimate_workload
 from preflight.units import GIB
+from scripts import accuracy_throughput, throughput_scores
 from scripts.accuracy_memory import MeasuredMemory, read_rows
 
 
@@ -60,10 +65,32 @@ class Judged:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables, or one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memory", type=Path, required=True, metavar="FILE.csv", help="measured peaks")
-    parser.add_argument("--rows", action="store_true", help="a line a row")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--memory", type=Path, metavar="FILE.csv", help="measured peaks")
+    what.add_argument("--throughput", type=Path, metavar="FILE.csv", help="measured steps")
+    parser.add_argument("--rows", action="store_true", help="of --memory: a line a row")
+    parser.add_argument("--leave-one-source-out", action="store_true", help="of --throughput")
+    parser.add_argument("--calibrated", action="store_true", help="of --throughput")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(arguments)
+    if options.memory is not None and (options.leave_one_source_out or options.calibrated):
+        parser.error("--leave-one-source-out and --calibrated belong to --throughput")
+    if options.throughput is not None and options.rows:
+        parser.error("--rows belongs to --memory")
+    return _judge_memory(options) if options.memory is not None else _judge_throughput(options)
+
+
+def _judge_throughput(options: argparse.Namespace) -> int:
+    steps, skipped = accuracy_throughput.read_rows(options.throughput)
+    judged = throughput_scores.judge(
+        steps, leave_one_source_out=options.leave_one_source_out, calibrated=options.calibrated
+    )
+    document = throughput_scores.as_document(judged, skipped)
+    print(json.dumps(document, indent=1) if options.json else throughput_scores.as_text(document))
+    return 0
+
+
+def _judge_memory(options: argparse.Namespace) -> int:
     rows, skipped = read_rows(options.memory)
     judged = [Judged(row=row, estimate=estimate_workload(row.plan, row.work)) for row in rows]
     document = as_document(judged, skipped)

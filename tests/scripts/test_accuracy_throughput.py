@@ -11,7 +11,8 @@ from conf.schema import Family
 from preflight.plan import Checkpointing, Precision
 from scripts.accuracy_fit import START, estimated_seconds, fit
 from scripts.accuracy_throughput import Skip, measured_step, read_rows, source_of
-from scripts.bench_accuracy_throughput import judge, main, quantile, score
+from scripts.bench_accuracy import main
+from scripts.throughput_scores import judge, quantile, score
 
 ROW = {
     "id": "one", "model": "GPT-2 124M", "params": "124M", "n_layer": "12", "n_head": "12", "d_model": "768",
@@ -156,7 +157,7 @@ def test_fit_finds_the_constant_that_made_the_rows() -> None:
 @pytest.mark.parametrize("options", [[], ["--leave-one-source-out"], ["--calibrated"]])
 def test_bench_prints_one_json_document(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_csv(tmp_path / "rows.csv", [*rows_of_two_sources(), ROW | {"gpu": "TITAN Xp"}])
-    assert main([str(path), "--json", *options]) == 0
+    assert main(["--throughput", str(path), "--json", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["overall"]["n_used"] == 8
     assert document["overall"]["n_skipped"] == 1
@@ -168,7 +169,14 @@ def test_bench_prints_one_json_document(options: list[str], tmp_path: Path, caps
 
 
 def test_bench_prints_a_line_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(write_csv(tmp_path / "rows.csv", rows_of_two_sources()))])
+    main(["--throughput", str(write_csv(tmp_path / "rows.csv", rows_of_two_sources()))])
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("a/a") for line in lines)
     assert any("nanoGPT-like" in line for line in lines)
+
+
+@pytest.mark.parametrize("arguments", [["--memory", "x.csv", "--calibrated"], ["--throughput", "x.csv", "--rows"], []])
+def test_bench_refuses_options_of_the_other_measurement(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2

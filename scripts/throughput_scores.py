@@ -1,32 +1,20 @@
 """How far off is the step-time formula on public training runs it was not made for?
 
-    python scripts/bench_accuracy_throughput.py FILE.csv [--leave-one-source-out] [--calibrated] [--json]
-
---leave-one-source-out  every source is judged with constants that were fitted without it: the number to quote
---calibrated            one run of the same code, card, length and checkpointing scales the formula; the others are
-                        judged, each with every other run of its group in turn
-
-The habit to beat is printed beside it: 6 x parameters x tokens / (cards x peak x 40 %).
+The habit to beat stands beside it: 6 x parameters x tokens / (cards x peak x 40 %).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from preflight.plan import Precision
 from preflight.step_constants import CONSTANTS
 from preflight.step_time import all_ranks_peak_flops_per_second
 from scripts.accuracy_fit import estimated_seconds, fit
-from scripts.accuracy_throughput import MeasuredStep, read_rows
+from scripts.accuracy_throughput import MeasuredStep
 
 HABIT_MFU = 0.4
 
@@ -62,21 +50,6 @@ class Score:
     coverage: float
     habit_median_absolute_error: float
     habit_p90_absolute_error: float
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables, or one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--leave-one-source-out", action="store_true")
-    parser.add_argument("--calibrated", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    steps, skipped = read_rows(options.file)
-    judged = judge(steps, leave_one_source_out=options.leave_one_source_out, calibrated=options.calibrated)
-    document = as_document(judged, skipped)
-    print(json.dumps(document, indent=1) if options.json else as_text(document))
-    return 0
 
 
 def as_document(judged: Sequence[Judged], skipped: dict[str, int]) -> dict[str, Any]:
@@ -187,7 +160,3 @@ def _line(name: str, values: dict[str, float]) -> str:
         f" {values['p90_absolute_error']:7.1%} {values['median_signed_error']:+7.1%} {values['coverage']:6.0%}"
         f"   {values['habit_median_absolute_error']:17.1%} {values['habit_p90_absolute_error']:6.1%}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
