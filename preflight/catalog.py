@@ -94,6 +94,11 @@ def listed_offers(*, with_spot: bool) -> tuple[Listed, ...]:
     )
 
 
+def is_current(offer: Offer) -> bool:
+    """False for a price that is only used because nobody newer sells that card and count."""
+    return offer.as_of >= _oldest_current()
+
+
 def provider_names() -> tuple[str, ...]:
     """Everybody whose prices are listed."""
     return tuple(dict.fromkeys(row["provider"] for row in _rows("prices")))

@@ -15,6 +15,7 @@ from typing import Any
 
 from conf.schema import CompareBy
 from preflight.band import Band
+from preflight.catalog import is_current
 from preflight.compare import Comparison, Row
 from preflight.errors import ExitCode
 from preflight.planfile import SCHEMA_VERSION
@@ -139,7 +140,15 @@ def _note(row: Row) -> str:
         return "does not fit"
     over = "+".join(BUDGET_WORDS[budget] for budget in row.broken)
     lowered = ", ".join(re.sub(r" .* -> ", " ", change) for change in row.lowered)  # "batch 6"
-    return ", ".join(part for part in (f"over {over}" if over else "", lowered) if part)
+    return ", ".join(part for part in (f"over {over}" if over else "", lowered, _old_price(row)) if part)
+
+
+def _old_price(row: Row) -> str:
+    """Marketplace prices move: one of long ago says when it was seen."""
+    offer = row.plan.hw.offer if row.plan is not None else None
+    if offer is None or offer.owned or offer.usd_per_hour is None or is_current(offer):
+        return ""
+    return f"price of {offer.as_of[:7]}"
 
 
 def _foot(comparison: Comparison) -> list[str]:

@@ -292,3 +292,9 @@ def test_full_text_has_a_line_a_row(gpt2: Comparison) -> None:
 def test_png_is_a_picture(gpt2: Comparison) -> None:
     assert compare_png(gpt2).startswith(b"\x89PNG\r\n")
     assert compare_png(replace(gpt2, rows=())).startswith(b"\x89PNG\r\n")
+
+
+def test_old_prices_show_their_month(gpt2: Comparison) -> None:
+    lines = compare_text(gpt2, is_full=True).splitlines()
+    assert all("price of 2026-01" in line for line in lines if " 8xv100 " in line and " vast " in line)
+    assert not any("price of" in line for line in lines if " 8xh200 " in line)
