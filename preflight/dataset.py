@@ -69,16 +69,21 @@ def prepared_name(kind: DataKind, tokenizer: Tokenizer, val_fraction: float, pat
     return name if val_fraction == DEFAULT_VAL_FRACTION else f"{name}-val{val_fraction:g}"
 
 
+def n_bytes_below(path: Path) -> int:
+    """Of a file, or of all files below a folder."""
+    return sum(stat.st_size for _, stat in _files_below(path))
+
+
 def _fingerprint(path: Path) -> int:
     """Changes with the place, the names, the sizes and the times of a file or of all files below a folder."""
-    files = [path] if path.is_file() else sorted(Path(top, name) for top, _, names in os.walk(path) for name in names)
-    facts = [(str(file), stat.st_size, stat.st_mtime_ns) for file in files if (stat := _stat(file)) is not None]
+    facts = [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in _files_below(path)]
     return crc32(repr((str(path), facts)).encode())
 
 
-def _stat(path: Path) -> os.stat_result | None:
-    """None for a dangling link, which is no text either."""
-    return path.stat() if path.exists() else None
+def _files_below(path: Path) -> list[tuple[Path, os.stat_result]]:
+    """Dangling links are no text."""
+    files = [path] if path.is_file() else sorted(Path(top, name) for top, _, names in os.walk(path) for name in names)
+    return [(file, file.stat()) for file in files if file.exists()]
 
 
 def prepare_command(kind: DataKind, folder: str, tokenizer: Tokenizer, val_fraction: float) -> str:

@@ -114,6 +114,7 @@ class DataPlan:
     n_train_tokens: int | None  # None: not prepared, or not yet counted
     n_val_tokens: int | None
     dtype: str | None  # uint16 | uint32
+    n_source_bytes: int | None = None  # of the user's text: it has no more tokens than bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

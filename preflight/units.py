@@ -22,13 +22,13 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """`3.2 days`, `5.1 h`, `12 min`, `74 s`, `31 ms`: the unit a person would say."""
+    """`3.2 days`, `5.1 h`, `7.5 min`, `12 min`, `74 s`, `31 ms`: the unit a person would say."""
     if seconds >= 2 * SECONDS_PER_DAY:
         return f"{seconds / SECONDS_PER_DAY:,.1f} days"
     if seconds >= 1.5 * SECONDS_PER_HOUR:
         return f"{seconds / SECONDS_PER_HOUR:.1f} h"
     if seconds >= 2 * SECONDS_PER_MINUTE:
-        return f"{seconds / SECONDS_PER_MINUTE:.0f} min"
+        return f"{minutes:.1f} min" if (minutes := seconds / SECONDS_PER_MINUTE) < 10 else f"{minutes:.0f} min"
     if seconds >= 1:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"

@@ -26,6 +26,7 @@ from preflight.dataset import (
     TRAIN_NAME,
     VAL_NAME,
     Manifest,
+    folder_problems,
     manifest_of_foreign_files,
     prepare_command,
     read_manifest,
@@ -80,6 +81,9 @@ def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
         raise ConfigError(
             [Problem(path="data", value=data.kind.name, message=f"{folder} is not prepared", fix=command)]
         )
+    length = plan.trainer.sequence_length
+    if faults := folder_problems(folder, manifest, vocab_size=plan.model.vocab_size, sequence_length=length):
+        raise ConfigError(faults)
     return replace(
         data,
         prepared=True,

@@ -70,13 +70,15 @@ def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
 
 
 def _epochs(plan: RunPlan) -> Iterator[Finding]:
-    n_tokens, total = plan.data.n_train_tokens, plan.trainer.total_tokens
+    data, total = plan.data, plan.trainer.total_tokens
+    at_most = int((data.n_source_bytes or 0) * (1.0 - data.val_fraction))  # a token is at least a byte
+    n_tokens = data.n_train_tokens or at_most
     if not n_tokens or total <= N_EPOCHS_GOOD * n_tokens:
         return
     severity = Severity.warning if total > N_EPOCHS_USEFUL * n_tokens else Severity.info
     message = (
-        f"{format_count(total)} tokens are {total / n_tokens:,.0f} passes over the {format_count(n_tokens)} of "
-        f"{plan.data.name}; after about {N_EPOCHS_GOOD} a pass teaches less than fresh text"
+        f"{format_count(total)} tokens are {'' if data.n_train_tokens else 'at least '}{total / n_tokens:,.0f} passes "
+        f"over the {format_count(n_tokens)} of {data.name}; after about {N_EPOCHS_GOOD} a pass teaches less than fresh text"
     )
     n_steps = max(1, N_EPOCHS_GOOD * n_tokens // plan.trainer.tokens_per_step)
     yield Finding(check="data.epochs", severity=severity, message=message, fix=f"trainer.n_steps={n_steps}")

@@ -13,6 +13,7 @@ from preflight.dataset import (
     Manifest,
     folder_problems,
     manifest_of_foreign_files,
+    n_bytes_below,
     prepared_name,
     read_manifest,
 )
@@ -36,6 +37,9 @@ def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, res
     _check_tokenizer(kind, model, resolution)
     if kind is DataKind.text and path is None:
         return None
+    n_source_bytes = n_bytes_below(path) if kind is DataKind.text and path is not None else None
+    if n_source_bytes is not None:
+        _check_length(data, n_source_bytes, sequence_length, resolution)
     name = prepared_name(kind, model.tokenizer, data.val_fraction, path)
     folder = (
         path
@@ -53,7 +57,21 @@ def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, res
         n_train_tokens=manifest.n_train_tokens if manifest is not None else None,
         n_val_tokens=manifest.n_val_tokens if manifest is not None else None,
         dtype=manifest.dtype if manifest is not None else None,
+        n_source_bytes=n_source_bytes,
     )
+
+
+def _check_length(data: DataConfig, n_source_bytes: int, sequence_length: int, resolution: Resolution) -> None:
+    """The held-out part is the smaller one, and a token is at least a byte."""
+    n_held_out = int(n_source_bytes * min(data.val_fraction, 1.0 - data.val_fraction))
+    if n_held_out > sequence_length or not resolution.is_sound("data.val_fraction", "trainer.sequence_length"):
+        return
+    message = (
+        f"has {n_source_bytes:,} bytes, of which data.val_fraction={data.val_fraction:g} holds out {n_held_out:,}; "
+        f"a sequence needs {sequence_length + 1:,}"
+    )
+    shorter = f"trainer.sequence_length={n_held_out - 1}" if n_held_out > 8 else "data=stdlib, or a longer text"
+    resolution.refuse("data.path", data.path, message, shorter)
 
 
 def _own_path(data: DataConfig, kind: DataKind, resolution: Resolution) -> Path | None:
