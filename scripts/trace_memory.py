@@ -45,14 +45,20 @@ GRID_SEQUENCE_LENGTH = 256
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of all living storages that passed an operator, and their largest sum in each phase of the formula."""
+    """Bytes of all living storages that passed an operator, and their largest sum in each phase of the formula.
 
-    def __init__(self) -> None:
+    `adds_in_place`: autograd sums the two gradients of a tied embedding in the head's own tensor when that was cast,
+    but never under an operator mode such as this one.
+    """
+
+    def __init__(self, *, adds_in_place: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.adds_in_place = adds_in_place
         self.phase = ""
         self.peak_bytes: dict[str, int] = {}
         self.now_bytes = 0
         self._living: dict[int, int] = {}
+        self._sum: weakref.ref[Tensor] | None = None
 
     def add(self, tensor: Tensor) -> None:
         """Count a tensor's storage, once."""
@@ -71,11 +77,17 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator, then count what it made. Its name says which part of the backward pass has begun."""
         name = str(func)
+        if self._sum is not None and (made := self._sum()) is not None:
+            self.add(made)
+        self._sum = None
         if self.phase == "head_backward" and "native_layer_norm_backward" in name:
             self.phase = "layer_backward"
         if self.phase == "layer_backward" and "embedding_dense_backward" in name:
             self.phase = "backward_end"
         result = func(*args, **(kwargs or {}))
+        if self.adds_in_place and self.phase == "backward_end" and name == "aten.add.Tensor":
+            self._sum = weakref.ref(result)  # counted once the operand whose place it takes is gone
+            return result
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
                 self.add(leaf)
@@ -112,7 +124,7 @@ def trace_phases(plan: RunPlan) -> dict[str, int]:
     with FakeTensorMode():
         model = GPT(plan.model, plan.trainer.sequence_length, plan.trainer.activation_checkpointing)
         moments = [torch.zeros_like(parameter) for parameter in model.parameters() for _ in range(2)]
-        live = LiveBytes()
+        live = LiveBytes(adds_in_place=plan.trainer.precision in AUTOCAST_DTYPES)
         with live:
             for tensor in [*model.parameters(), *model.buffers(), *moments]:
                 live.add(tensor)
