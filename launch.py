@@ -23,6 +23,7 @@ from preflight import rundir
 from preflight.bill import Bill, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
+from preflight.report.text import bill_text
 from trainers.backends import local
 from trainers.outcome import leave
 
@@ -34,6 +35,11 @@ def bill(*overrides: str) -> Bill:
         fix = 'bill("model=gpt2_124m", "hw=4x4090")'
         raise ConfigError([Problem(path="", value="", message="a bill takes overrides, no flags", fix=fix)])
     return make_bill(*planned(config, probe(Path(config.runs_dir)), overrides))
+
+
+def show(answer: Bill) -> None:
+    """The same screen as on the command line."""
+    print(bill_text(answer), end="")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -143,6 +143,8 @@ def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
     if folder is not None and rundir.is_finished(folder):
         print(f"{folder} is finished; nothing to resume")
         return Answer(exit_code=ExitCode.OK)
+    if folder is not None:
+        print(f"resuming {folder}; the bill is that of the whole run", file=sys.stderr)
     return _show_and_prepare(config, bill, findings, folder)
 
 

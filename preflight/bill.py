@@ -10,10 +10,11 @@ from preflight.errors import ExitCode
 from preflight.estimate import Estimate
 from preflight.lowering.lower import largest_micro_batch, lower
 from preflight.plan import RunPlan
+from preflight.units import format_bytes, format_seconds, format_usd
 from preflight.verdict.judge import Decision, Finding, Severity, Verdict, Violation, warnings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Bill:
     """What `launch.py` prints, stores in plan.json and acts on."""
 
@@ -24,6 +25,16 @@ class Bill:
     verdict: Verdict
     largest_micro_batch: int | None
     exit_code: ExitCode  # of a dry run
+
+    def __repr__(self) -> str:
+        """One line: in a notebook a bill is looked at, not read field by field."""
+        wall, cost, memory = self.estimate.wall.seconds, self.estimate.cost.cost_usd, self.estimate.memory.device
+        return (
+            f"<Bill of {self.plan.model.name} on {self.plan.hw.world_size} x {self.plan.hw.card.label}: "
+            f"{self.verdict.decision.name}, {format_bytes(memory.mid)}, "
+            f"{'time unknown' if wall is None else format_seconds(wall.mid)}, "
+            f"{'cost unknown' if cost is None else format_usd(cost.mid)}>"
+        )
 
 
 def make_bill(plan: RunPlan, findings: tuple[Finding, ...]) -> Bill:

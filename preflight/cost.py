@@ -85,6 +85,8 @@ def _alternative(plan: RunPlan, wall: WallEstimate, watts: float | None) -> tupl
     """What the same hours would cost by the other reading: rented instead of owned, or the reverse."""
     if plan.hw.alternative is None or wall.seconds is None:
         return None, ""
+    if plan.hw.alternative.owned and watts is not None:
+        watts /= plan.hw.electricity.pue  # that is the data centre's; at one's desk there is none
     usd_per_hour, basis = offer_rate(plan.hw, plan.hw.alternative, watts)
     if usd_per_hour is None:
         return None, ""

@@ -76,9 +76,10 @@ def _epochs(plan: RunPlan) -> Iterator[Finding]:
     if not n_tokens or total <= N_EPOCHS_GOOD * n_tokens:
         return
     severity = Severity.warning if total > N_EPOCHS_USEFUL * n_tokens else Severity.info
+    at_least = "" if data.n_train_tokens else "at least "
     message = (
-        f"{format_count(total)} tokens are {'' if data.n_train_tokens else 'at least '}{total / n_tokens:,.0f} passes "
-        f"over the {format_count(n_tokens)} of {data.name}; after about {N_EPOCHS_GOOD} a pass teaches less than fresh text"
+        f"{format_count(total)} tokens are {at_least}{total / n_tokens:,.0f} passes over "
+        f"the {format_count(n_tokens)} of {data.name}; after about {N_EPOCHS_GOOD} a pass teaches less than fresh text"
     )
     n_steps = max(1, N_EPOCHS_GOOD * n_tokens // plan.trainer.tokens_per_step)
     yield Finding(check="data.epochs", severity=severity, message=message, fix=f"trainer.n_steps={n_steps}")

@@ -155,4 +155,4 @@ def memory_remedy(plan: RunPlan, estimate: Estimate) -> str:
     smallest = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)[:1]
     leanest = estimate_memory(at_micro_batch_size(plan, smallest[0])) if smallest else estimate.memory
     card_bytes = leanest.device.high / plan.budget.max_memory_fraction
-    return f"a card with at least {format_bytes(card_bytes)} (a smaller model, or sharding over cards)"
+    return f"a card with at least {format_bytes(card_bytes)}: action=compare lists those that fit"

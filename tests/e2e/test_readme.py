@@ -33,6 +33,8 @@ def test_readme_commands_do_what_they_promise(desk: Desk, small: Overrides) -> N
         extra = [f"runs_dir={desk.runs}"]
         if script == "scripts/report.py":
             extra = [str(desk.runs)]
+        elif script == "scripts/sample.py":
+            extra = ["--runs-dir", str(desk.runs), "--tokens", "20"]
         elif not {"dry_run=true", "--help", "resume=latest", "action=compare"}.intersection(overrides):
             extra += [f"data.dir={desk.folder / 'data'}", *small()]
         done = desk.run(*before, str(ROOT / script), *overrides, *extra)

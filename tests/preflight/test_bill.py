@@ -100,3 +100,9 @@ def test_for_launch_leaves_a_go_alone(make_plan):
 def test_make_bill_is_the_same_for_the_same_plan(make_plan):
     plan = make_plan(micro_batch_size=60, n_steps=36_000)
     assert make_bill(plan, ()) == make_bill(plan, ())
+
+
+def test_bill_shows_itself_in_one_line(make_plan):
+    text = repr(make_bill(make_plan(), ()))
+    assert text.startswith("<Bill of gpt2_124m on 1 x RTX 4090 24 GB: go, ")
+    assert "\n" not in text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.band import Band
+from preflight.band import Band, exact
 from preflight.cost import CostEstimate, estimate_cost
 from preflight.duration import WallEstimate, estimate_wall
 from preflight.plan import Offer, RunPlan
@@ -89,3 +89,13 @@ def test_fewer_tokens_are_never_dearer(fewer: int, more: int) -> None:
     assert cheap.energy_kwh is not None
     assert dear.energy_kwh is not None
     assert cheap.energy_kwh.mid < dear.energy_kwh.mid
+
+
+def test_owned_reading_of_a_rented_machine_has_no_data_centre_around_it(make_plan):
+    rented = make_plan(n_steps=1000)
+    own = replace(rented.hw.offer, owned=True, usd_per_hour=0.0, provider="owned")
+    data_centre = replace(rented.hw.electricity, pue=1.58)
+    plan = replace(rented, hw=replace(rented.hw, alternative=own, electricity=data_centre))
+    wall = WallEstimate(seconds=exact(36_000.0, "given"), terms_seconds={"steps": 36_000.0})
+    watts = 450 * 0.8 * 1.12  # host taken as 12 % of the card
+    assert estimate_cost(plan, wall).alternative_usd == pytest.approx(10 * watts / 1000 * 0.167)

@@ -6,6 +6,7 @@ from resolving import problem_of, problems_of, resolved
 
 from conf.schema import DataKind, Tokenizer
 from preflight.dataset import Manifest, write_manifest
+from preflight.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def test_data_made_otherwise_lies_elsewhere(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     for folder in "ab":
-        (tmp_path / folder / "text.txt").write_text("hello")
+        (tmp_path / folder / "text.txt").write_text("hello " * 1000)
     dirs = {
         resolved(*overrides).data.dir
         for overrides in (
@@ -47,7 +48,7 @@ def test_val_fraction_of_data_that_is_divided_already_is_refused():
 
 
 def test_text_may_be_a_file_or_a_folder(tmp_path):
-    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "text.txt").write_text("hello " * 1000)
     assert resolved("data=text", f"data.path={tmp_path}/text.txt").data.source_path == f"{tmp_path}/text.txt"
     assert resolved("data=text", f"data.path={tmp_path}").data.source_path == str(tmp_path)
 
@@ -141,3 +142,12 @@ def test_torn_manifest_is_told(tmp_path):
     (tmp_path / "stdlib").mkdir()
     (tmp_path / "stdlib" / "manifest.json").write_text('{"manifest"')
     assert problem_of(f"data.dir={tmp_path}").path == "data.dir"
+
+
+def test_text_that_has_no_sequence_to_hold_out_is_refused(tmp_path: Path):
+    path = tmp_path / "text.txt"
+    path.write_text("x" * 1289)  # a tenth is 128 bytes, a sequence of 128 needs 129
+    with pytest.raises(ConfigError, match=r"1,289 bytes, of which data\.val_fraction=0\.1 holds out 128"):
+        resolved("data=text", f"data.path={path}")
+    path.write_text("x" * 1290)
+    assert resolved("data=text", f"data.path={path}").data.n_source_bytes == 1290
