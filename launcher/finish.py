@@ -35,7 +35,7 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
         )
     rundir.write_actual(run_dir, actual)
     record(bill, actual, run_dir, actual.exit_code, actual.exit_reason)
-    comparison = actual_text(bill.estimate, actual)
+    comparison = actual_text(bill.estimate, actual, bill.plan.trainer.n_steps)
     with (run_dir / rundir.REPORT).open("a") as file:
         file.write("\n" + comparison)
     if as_json:

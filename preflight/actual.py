@@ -32,6 +32,7 @@ class Actual:
     device: str  # what it ran on
     torch: str
     energy_is_measured: bool = False  # counted by the cards; False: assumed watts times hours
+    first_step: int = 0  # steps that earlier segments had done: the totals are of those after it
 
 
 NUMBERS = (
@@ -49,9 +50,18 @@ NUMBERS = (
     "energy_is_measured",
     "co2_kg",
     "n_steps_done",
+    "first_step",
     "train_loss",
     "val_loss",
 )
+
+
+TOTALS = ("wall_seconds", "cost_usd", "energy_kwh", "co2_kg", "val_loss")  # leaves that grow with the steps done
+
+
+def is_whole(first_step: int, n_steps_done: int, n_steps: int) -> bool:
+    """Every step was done in this segment, so that its totals are the run's."""
+    return first_step == 0 and n_steps_done >= n_steps
 
 
 def wall_leaf(term: str) -> str:

@@ -20,7 +20,7 @@ from preflight.verdict.judge import Finding
 PLAN = "plan.json"
 ACTUAL = "actual.json"
 REPORT = "report.txt"
-UNMEASURED = tuple(name for name in NUMBERS if name not in ("n_steps_done", "energy_is_measured"))
+UNMEASURED = tuple(name for name in NUMBERS if name not in ("n_steps_done", "first_step", "energy_is_measured"))
 CHECKPOINTS = "checkpoints/step_*.pt"
 
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs from any folder
 
+from preflight.actual import TOTALS, is_whole
 from preflight.errors import ExitCode
 from preflight.record import ledger_path, read_ledger
-from preflight.units import GIB, format_bytes, format_seconds, format_usd
+from preflight.units import GIB, format_bytes, format_runs, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 N_RECENT = 5
 WIDE_RANGE = 10.0  # largest over smallest: from there on the plot is logarithmic
 TABLE_WIDTH = 132  # where the output is no terminal
+ENDINGS = {ExitCode.OK: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.TERMINATED: "terminated"}
 DECISIONS = {"go": "go", "go_lowered": "lowered", "refuse": "refused", "wrong_machine": "wrong machine"}
 
 
@@ -60,16 +62,19 @@ class Pair:
     low: float | None
     high: float | None
     actual: float | None
+    is_comparable: bool = True  # False: the estimate is of the whole run, the measurement of a part of it
 
     @property
     def ratio(self) -> float | None:
         """actual / estimated."""
-        return self.actual / self.estimated if self.actual is not None and self.estimated else None
+        if not self.is_comparable or self.actual is None or not self.estimated:
+            return None
+        return self.actual / self.estimated
 
     @property
     def is_covered(self) -> bool | None:
         """Whether the band held the measurement."""
-        if self.low is None or self.high is None or self.actual is None:
+        if not self.is_comparable or self.low is None or self.high is None or self.actual is None:
             return None
         return self.low <= self.actual <= self.high
 
@@ -83,7 +88,17 @@ def pair_of(record: Mapping[str, Any], leaf: str) -> Pair:
         low=estimate.get(f"{name}_low"),
         high=estimate.get(f"{name}_high"),
         actual=actual.get(f"actual/{leaf}"),
+        is_comparable=leaf not in TOTALS or not is_partial(record),
     )
+
+
+def is_partial(record: Mapping[str, Any]) -> bool:
+    """A run that was stopped, that failed, or that went on after another: its totals are of some steps only."""
+    actual = record.get("actual")
+    if not actual:
+        return False
+    done, first = actual["actual/n_steps_done"], actual.get("actual/first_step", 0)
+    return not is_whole(first, done, record["plan"]["trainer"]["n_steps"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,7 +163,7 @@ def outcome(record: Mapping[str, Any]) -> str:
     decision = DECISIONS.get(record["decision"], record["decision"])
     if record.get("actual") is None:
         return f"{decision} ({record['exit_code']})"
-    ended = "done" if record["exit_code"] == 0 else f"exit {record['exit_code']}"
+    ended = ENDINGS.get(record["exit_code"], f"exit {record['exit_code']}")
     return ended if record["decision"] == "go" else f"{decision}, {ended}"
 
 
@@ -168,6 +183,9 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{quantity.title:<12} median error {statistics.median(errors):6.1%} of {len(errors)}, "
                 f"{statistics.median(errors[-N_RECENT:]):6.1%} of the last {len(errors[-N_RECENT:])}{band}"
             )
+    n_partial = sum(is_partial(record) for record in records)
+    if n_partial:
+        lines.append(f"left out of wall time and cost: {format_runs(n_partial)} that did not do all steps in one go")
     return lines
 
 
@@ -193,9 +211,10 @@ def write_csv(records: Sequence[Mapping[str, Any]]) -> None:
 
 def save_plot(records: Sequence[Mapping[str, Any]], path: Path) -> str:
     """Predicted and actual wall time and memory, run by run; what was done, in words."""
-    measured = [record for record in records if pair_of(record, "wall_seconds").actual is not None]
+    whole = [record for record in records if not is_partial(record)]
+    measured = [record for record in whole if pair_of(record, "wall_seconds").actual is not None]
     if not measured:
-        return "nothing was measured yet: no plot"
+        return "no whole run was measured yet: no plot"
     figure = draw(measured)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -142,7 +142,7 @@ class Meters:
     def __init__(self, started_unix: float) -> None:
         self.watch = Stopwatch(started_unix)
         self.steps = StepTimer()
-        self.n_steps_done = 0
+        self.first_step = self.n_steps_done = 0
         self.train_loss: float | None = None
         self.val_loss: float | None = None
         self.evaluation_seconds: list[float] = []
@@ -213,6 +213,7 @@ class Meters:
             energy_kwh=energy_kwh,
             co2_kg=None if energy_kwh is None or g_co2_per_kwh is None else energy_kwh * g_co2_per_kwh / 1e3,
             n_steps_done=self.n_steps_done,
+            first_step=self.first_step,
             train_loss=self.train_loss,
             val_loss=self.val_loss,
             exit_code=exit_code,

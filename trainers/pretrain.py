@@ -125,7 +125,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     losses: list[torch.Tensor] = []  # since the last look: looking makes the host wait for the device
     reason, grad_norm = "", None
     inputs, targets = stream.micro_batch(step, 0)
-    meters.n_steps_done = step
+    meters.first_step = meters.n_steps_done = step
     meters.watch.lap("startup")
 
     while step < trainer.n_steps and not reason:

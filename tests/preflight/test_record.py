@@ -202,6 +202,7 @@ def measured(**fields: Any) -> Actual:
     base |= {
         "wall_terms_seconds": {"startup": 4.0},
         "n_steps_done": 20,
+        "first_step": 0,
         "exit_code": 0,
         "exit_reason": "done",
         "device": "test CPU",
@@ -239,7 +240,8 @@ def test_estimates_and_actuals_have_the_same_leaves(make_plan: MakePlan) -> None
     leaves = {name.removeprefix("actual/") for name in flat_actual(measured(wall_terms_seconds=terms))}
     billed = {name.removeprefix("estimate/") for name in estimated if not name.endswith(("_low", "_high"))}
     assert leaves - billed == {
-        "base_memory_bytes", "step_seconds_p90", "n_steps_done", "train_loss", "energy_is_measured",
+        "base_memory_bytes", "step_seconds_p90", "n_steps_done", "first_step", "train_loss",
+        "energy_is_measured",
     }  # fmt: skip
     assert billed - leaves == {"n_params", "checkpoint_bytes", "host_memory_bytes", "disk_bytes"}
 

@@ -19,13 +19,21 @@ from scripts import report
 MakePlan = Callable[..., RunPlan]
 
 
-def record(make_plan: MakePlan, *, decision: str = "go", wall: float | None = 110.0, **fields: Any) -> dict[str, Any]:
-    """A bill of 100 s (80-120), 2 GiB (1.5-2.5), 10 ms a step; `wall` None: it was refused."""
+def record(
+    make_plan: MakePlan,
+    *,
+    decision: str = "go",
+    wall: float | None = 110.0,
+    steps: tuple[int, int] = (0, 1000),
+    **fields: Any,
+) -> dict[str, Any]:
+    """A bill of 100 s (80-120), 2 GiB (1.5-2.5), 10 ms a step; `wall` None: it was refused. `steps` of 1000."""
     plan = make_plan(model="tiny", card="cpu")
     estimate = {"peak_device_bytes": 2 * GIB, "peak_device_bytes_low": 1.5 * GIB, "peak_device_bytes_high": 2.5 * GIB,
                 "wall_seconds": 100.0, "wall_seconds_low": 80.0, "wall_seconds_high": 120.0,
                 "step_seconds": 0.01, "cost_usd": None}  # fmt: skip
-    actual = {"peak_device_bytes": 3 * GIB, "wall_seconds": wall, "step_seconds": 0.02, "cost_usd": None}
+    actual = {"peak_device_bytes": 3 * GIB, "wall_seconds": wall, "step_seconds": 0.02, "cost_usd": None,
+              "first_step": steps[0], "n_steps_done": steps[1]}  # fmt: skip
     return {
         "schema_version": 1, "run_id": "r", "name": plan.name, "created_at": plan.created_at, "device": "test CPU",
         "decision": decision, "exit_code": 0 if wall else 3, "exit_reason": "done", "plan": to_jsonable(plan),
@@ -116,3 +124,27 @@ def test_report_of_refusals_only_has_no_plot(
     append_line(tmp_path / "ledger.jsonl", record(make_plan, wall=None, decision="refuse"))
     assert report.main([str(tmp_path)]) == 0
     assert "no plot" in capsys.readouterr().out
+
+
+PARTS = [((0, 11), 130, "interrupted"), ((0, 300), 143, "terminated"), ((466, 1000), 0, "done"), ((0, 20), 5, "exit 5")]
+
+
+@pytest.mark.parametrize(("steps", "exit_code", "ending"), PARTS)
+def test_report_leaves_the_totals_of_a_part_of_a_run_out_and_says_so(
+    make_plan: MakePlan, steps: tuple[int, int], exit_code: int, ending: str
+) -> None:
+    part = record(make_plan, wall=4.0, steps=steps, exit_code=exit_code)
+    lines = report.summary([record(make_plan), part])
+    assert "wall time    median error  10.0% of 1,  10.0% of the last 1, band held 1 of 1" in lines
+    assert "step         median error 100.0% of 2, 100.0% of the last 2" in lines
+    assert lines[-1] == "left out of wall time and cost: 1 run that did not do all steps in one go"
+    assert report.cell(report.pair_of(part, "wall_seconds"), str) == "100.0 > 4.0"
+    assert report.outcome(part) == ending
+
+
+def test_report_of_whole_runs_leaves_nothing_out(make_plan: MakePlan) -> None:
+    assert not [line for line in report.summary([record(make_plan)]) if "left out" in line]
+
+
+def test_report_plots_whole_runs_only(make_plan: MakePlan, tmp_path: Path) -> None:
+    assert "no plot" in report.save_plot([record(make_plan, wall=4.0, steps=(0, 11))], tmp_path / "plot.png")

@@ -109,7 +109,8 @@ def test_train_resumes_exactly_when_stopped(small_plan: Plans, make_job: Jobs, d
     undisturbed, stopped = make_job(plan, "undisturbed"), make_job(plan, "stopped", stop=StopAt(5, "SIGTERM"))
     train(undisturbed)
     assert train(stopped).n_steps_done == 5
-    train(replace(stopped, stop=StopAt(99, ""), resume=True))
+    rest = train(replace(stopped, stop=StopAt(99, ""), resume=True))
+    assert (rest.first_step, rest.n_steps_done) == (5, 10)
     assert metrics(stopped) == metrics(undisturbed)
     assert_identical(last_state(stopped), last_state(undisturbed))
 
