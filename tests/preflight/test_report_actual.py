@@ -16,7 +16,7 @@ peak memory         6.4 GiB (5.8-7.1)         6.5 GiB       1.01
 step time           4.00 s (3.20-5.00)        6.00 s        1.50  outside
 wall time           67 min (53-83)            70 min        1.05
   steps             67 min                    68 min        1.02
-  compile           unknown                   2 min         -
+  compile           unknown                   2.0 min       -
 cost                $1.51 ($1.21-1.89)        $1.59         1.05
 energy              556 Wh (444-694)          unknown       -
 """
