@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from preflight.cost import CostEstimate, estimate_cost
 from preflight.duration import WallEstimate, estimate_wall
-from preflight.memory import MemoryEstimate, estimate_memory
+from preflight.memory.peak import MemoryEstimate, estimate_memory
 from preflight.params import count_params
 from preflight.plan import RunPlan
 from preflight.step_time import StepTimeEstimate, estimate_step_time

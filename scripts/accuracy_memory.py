@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from conf.schema import Family, Tokenizer
 from preflight import catalog
-from preflight.memory_workload import AUTOCAST, COMPILED_AUTOCAST, COMPILED_FULL, FULL, HALF_BYTES, Numerics, Workload
+from preflight.memory.workload import AUTOCAST, COMPILED_AUTOCAST, COMPILED_FULL, FULL, HALF_BYTES, Numerics, Workload
 from preflight.params import count_params
 from preflight.plan import Card, ModelPlan, RunPlan
 from preflight.units import GIB

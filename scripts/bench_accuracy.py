@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from preflight.band import Band
-from preflight.memory import MemoryEstimate, estimate_workload
+from preflight.memory.peak import MemoryEstimate, estimate_workload
 from preflight.units import GIB
 from scripts import accuracy_throughput, throughput_scores
 from scripts.accuracy_memory import MeasuredMemory, read_rows

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from launch import bill
-from preflight.memory import estimate_memory
+from preflight.memory.peak import estimate_memory
 from preflight.plan import RunPlan
 
 N_ROUNDS = 5

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from preflight.memory import MemoryEstimate, estimate_memory  # noqa: E402
+from preflight.memory.peak import MemoryEstimate, estimate_memory  # noqa: E402
 from preflight.plan import CardKind, Checkpointing, RunPlan  # noqa: E402
 from preflight.units import format_bytes  # noqa: E402
 from trainers.gpt import GPT, make_optimizer  # noqa: E402

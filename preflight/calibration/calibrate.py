@@ -22,7 +22,7 @@ from preflight.duration import (
     evaluation_seconds,
     startup_seconds,
 )
-from preflight.memory import estimate_memory
+from preflight.memory.peak import estimate_memory
 from preflight.params import count_params
 from preflight.plan import NO_CALIBRATION, Calibration, CardKind, Factor, ModelPlan, RunPlan, TrainerPlan
 from preflight.planfile import from_jsonable, to_jsonable

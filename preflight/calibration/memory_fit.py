@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from preflight.calibration.evidence import AGE_DECAY, P90_SIGMAS, SAME_PLAN, robust_mean
-from preflight.memory import estimate_memory
-from preflight.memory_device import base_bytes, communication_bytes
+from preflight.memory.device import base_bytes, communication_bytes
+from preflight.memory.peak import estimate_memory
 from preflight.plan import Calibration, CardKind, Factor, RunPlan
 from preflight.units import MIB
 

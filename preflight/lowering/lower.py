@@ -15,7 +15,7 @@ from conf.schema import PolicyChoice
 from preflight.cost import estimate_cost
 from preflight.estimate import Estimate, estimate
 from preflight.lowering.rungs import changes_between
-from preflight.memory import estimate_memory
+from preflight.memory.peak import estimate_memory
 from preflight.plan import Card, CardKind, HwPlan, ModelPlan, Precision, RunPlan, valid_micro_batch_sizes
 from preflight.verdict.fitting import at_micro_batch_size, fits_memory, largest_fitting
 from preflight.verdict.judge import Change, Violation, broken_budgets, violations

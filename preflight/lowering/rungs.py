@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.estimate import Estimate
-from preflight.memory import estimate_memory
+from preflight.memory.peak import estimate_memory
 from preflight.plan import Precision, RunPlan
 from preflight.step_time import estimate_step_time
 from preflight.units import format_bytes, format_count, format_seconds

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from preflight.estimate import Estimate, estimate
-from preflight.memory import MemoryEstimate, estimate_memory
+from preflight.memory.peak import MemoryEstimate, estimate_memory
 from preflight.plan import RunPlan, with_micro_batch_size
 from preflight.schedule import (
     at_most_the_data,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from conf.schema import PolicyChoice
 from preflight.band import Band
 from preflight.estimate import Estimate, estimate
-from preflight.memory import estimate_memory
+from preflight.memory.peak import estimate_memory
 from preflight.plan import CardKind, Checkpointing, RunPlan, valid_micro_batch_sizes
 from preflight.units import format_bytes
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit

@@ -15,7 +15,7 @@ from preflight.cost import CostEstimate, Rates
 from preflight.duration import WallEstimate
 from preflight.estimate import Estimate
 from preflight.lowering import lower, rungs
-from preflight.memory import MemoryEstimate
+from preflight.memory.peak import MemoryEstimate
 from preflight.plan import ModelPlan, Precision, RunPlan
 from preflight.step_time import StepTimeEstimate
 from preflight.units import GIB, SECONDS_PER_HOUR

@@ -13,7 +13,7 @@ import pytest
 
 from preflight.calibration.calibrate import calibrate
 from preflight.estimate import estimate
-from preflight.memory import estimate_memory
+from preflight.memory.peak import estimate_memory
 from preflight.plan import NO_CALIBRATION, Calibration, Factor, ModelPlan, Precision, RunPlan
 from preflight.planfile import to_jsonable
 from preflight.step_time import estimate_step_time

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from conf.schema import TrackingBackend
-from preflight.memory import BASE_TERMS, SCALING_TERMS, estimate_memory
+from preflight.memory.peak import BASE_TERMS, SCALING_TERMS, estimate_memory
 from preflight.params import count_params
 from preflight.plan import Calibration, Checkpointing, Factor, Precision
 from preflight.units import GIB

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.memory import SCALING_TERMS, estimate_memory
+from preflight.memory.peak import SCALING_TERMS, estimate_memory
 from preflight.params import count_params
 from preflight.plan import CardKind, Checkpointing, Precision
 from preflight.units import GIB

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from preflight.memory import estimate_workload
+from preflight.memory.peak import estimate_workload
 from preflight.units import GIB
 from scripts.accuracy_memory import Skip, measured_memory
 from scripts.bench_accuracy import main

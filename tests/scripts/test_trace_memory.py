@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.memory import estimate_memory
+from preflight.memory.peak import estimate_memory
 from preflight.plan import Checkpointing, Precision
 from scripts.trace_memory import main, measure_bytes, tensors_bytes, trace_phases
 from tests.conftest import GPT2_124M, TINY, build_plan

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from preflight.memory_activations import Activations, Layers, activations_of
-from preflight.memory_states import States, states_of
-from preflight.memory_workload import Workload
+from preflight.memory.activations import Activations, Layers, activations_of
+from preflight.memory.states import States, states_of
+from preflight.memory.workload import Workload
 
 TOKEN_BYTES = 8  # int64
 N_BATCHES = 2  # the one in work and the one fetched for the next pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from preflight.memory_workload import Workload
+from preflight.memory.workload import Workload
 from preflight.params import count_params, layer_matmul_params
 
 

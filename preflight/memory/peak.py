@@ -1,6 +1,6 @@
 """Peak memory of one rank, term by term and phase by phase: how much, how sure, and what it is made of.
 
-allocated = max over phases of the tensors alive (`memory_phases`); reserved = allocated + allocator slack;
+allocated = max over phases of the tensors alive (`memory.phases`); reserved = allocated + allocator slack;
 device = reserved + context + NCCL, or on a CPU the process's resident set. Bands: p10 and p90 of the parts, added up,
 since their errors have common causes. The tensor sums hold within 1 % of a trace of the trainer's own code in eager
 mode; Inductor decides for itself what it keeps, so compiled plans have a wider band until runs have been measured.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from conf.schema import TrackingBackend
 from preflight.band import Band
-from preflight.memory_device import (
+from preflight.memory.device import (
     Edges,
     base_bytes,
     communication_bytes,
@@ -21,8 +21,8 @@ from preflight.memory_device import (
     heap_slack_bytes,
     slack_bytes,
 )
-from preflight.memory_phases import TOKEN_TERMS, Phases, phases_of, terms_of
-from preflight.memory_workload import FP32_BYTES, Workload, workload_of
+from preflight.memory.phases import TOKEN_TERMS, Phases, phases_of, terms_of
+from preflight.memory.workload import FP32_BYTES, Workload, workload_of
 from preflight.plan import CardKind, RunPlan
 from preflight.units import GIB, format_runs
 

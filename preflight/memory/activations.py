@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from conf.schema import Family
-from preflight.memory_workload import FP32_BYTES, Workload
+from preflight.memory.workload import FP32_BYTES, Workload
 from preflight.params import kv_dim
 
 

@@ -1,0 +1,1 @@
+"""Peak memory of one rank: states, activations, phases, and what the device adds."""
