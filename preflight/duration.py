@@ -32,9 +32,9 @@ SLOW_STEPS_FACTOR = 1.02  # the mean of the steps over their median: logging, cl
 CHECKPOINT_FIXED_SECONDS = 0.3
 DISK_BYTES_PER_SECOND = 500e6  # where it was not measured: an NVMe disk that also syncs
 SERIALISE_BYTES_PER_SECOND = 1.5e9  # copy to the host and through torch.save
-SHUTDOWN_SECONDS = {CardKind.cpu: 1.0, CardKind.mps: 1.0}
-SHUTDOWN_SECONDS_ON_CARDS = 3.0
-WANDB_SECONDS = 1.5  # init and finish, offline
+SHUTDOWN_SECONDS = 0.05  # until the last measurement is written; the interpreter's end is not in the bill
+WANDB_START_SECONDS = 1.0  # import and init
+WANDB_FINISH_SECONDS = 0.5  # offline 0.01 s; online it waits until everything is sent
 DATA_TOKENS_PER_SECOND = 20e6  # bytes of local text through the cache, once
 DATA_PREPARED_IN_LAUNCH = (DataKind.stdlib, DataKind.text, DataKind.shakespeare)
 DATA_UNKNOWN_TOKENS = 30_000_000  # the standard library's sources; a text of unknown size is taken alike
@@ -63,7 +63,7 @@ def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) 
         "steps": step.seconds.scaled(n_steps),
         "evaluations": _ratio(plan, "evaluation_seconds", evaluation_seconds(plan, step)),
         "checkpoints": _ratio(plan, "checkpoint_seconds", checkpoint_seconds(plan, checkpoint_bytes)),
-        "shutdown": _around(shutdown_seconds(plan)),
+        "shutdown": _absolute(plan, "shutdown_seconds", shutdown_seconds(plan)),
     }
     return WallEstimate(
         seconds=Band(
@@ -102,7 +102,7 @@ def _ratio(plan: RunPlan, key: str, formula_seconds: float) -> Band:
 def startup_seconds(plan: RunPlan) -> float:
     """Until the first step begins, data preparation and compilation apart."""
     hw = plan.hw
-    tracking = WANDB_SECONDS if plan.tracking.backend is TrackingBackend.wandb else 0.0
+    tracking = WANDB_START_SECONDS if plan.tracking.backend is TrackingBackend.wandb else 0.0
     return (
         STARTUP_SECONDS.get(hw.card.kind, STARTUP_SECONDS_ON_CARDS)
         + RANKS_STARTUP_SECONDS * log2(hw.world_size)
@@ -149,5 +149,6 @@ def data_seconds(plan: RunPlan) -> float:
 
 
 def shutdown_seconds(plan: RunPlan) -> float:
-    """Last barrier, process group, interpreter."""
-    return SHUTDOWN_SECONDS.get(plan.hw.card.kind, SHUTDOWN_SECONDS_ON_CARDS)
+    """The last word to the tracker, and the meters' last look."""
+    is_tracked = plan.tracking.backend is TrackingBackend.wandb
+    return SHUTDOWN_SECONDS + (WANDB_FINISH_SECONDS if is_tracked else 0.0)

@@ -232,7 +232,7 @@ class Calibration:
     """Frozen into the plan, so that every bill can be recomputed. Keys of `factors`:
 
     ratios      step_seconds, activation_bytes, evaluation_seconds, checkpoint_seconds
-    absolutes   base_memory_bytes, startup_seconds, compile_seconds, watts (of one node)
+    absolutes   base_memory_bytes, startup_seconds, compile_seconds, shutdown_seconds, watts (of one node)
     """
 
     n_runs: int

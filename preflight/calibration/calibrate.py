@@ -14,12 +14,14 @@ from math import exp, log
 from typing import Any
 
 from conf.schema import TrackingBackend
+from preflight.actual import is_whole
 from preflight.calibration.evidence import Observation, Spread, factor_from
 from preflight.calibration.memory_fit import memory_factors
 from preflight.duration import (
     checkpoint_seconds,
     compile_seconds,
     evaluation_seconds,
+    shutdown_seconds,
     startup_seconds,
 )
 from preflight.memory.peak import estimate_memory
@@ -34,16 +36,26 @@ MAX_RECORDS = 50  # the newest that match; older ones would count for little and
 MIN_STEPS = 10  # of a run that did not finish: enough to have left the warm-up behind
 STEP_NOISE = 0.3  # of a single step's time, standard deviation of its logarithm
 CLOCK_SECONDS = 0.1  # what start-up and the like vary by on their own
-WHOLE_RUN_FRACTION = 0.8  # of the steps' time: less means that the wall time is of a resumed part
-# Standard deviations of the logarithm: formula on a new machine, between plans, between runs.
-STEP_SPREAD = Spread(machine=0.7, plan=0.2, run=0.04)
+# `noise`: after one run of a plan, p10 and p90 of the next are 0.80 and 1.35 of it on a processor, whose cores and
+# memory others share, and 0.93 and 1.10 on a card.
+STEP_SPREAD = Spread(machine=0.7, plan=0.2, run=0.04, noise=0.0975)
+STEP_SPREAD_ON_CARDS = Spread(machine=0.7, plan=0.2, run=0.02, noise=0.03)
 SPREADS = {
-    "evaluation_seconds": Spread(machine=0.4, plan=0.2, run=0.08),
-    "checkpoint_seconds": Spread(machine=0.6, plan=0.3, run=0.25),
-    "startup_seconds": Spread(machine=0.5, plan=0.1, run=0.2),
-    "compile_seconds": Spread(machine=0.5, plan=0.3, run=0.3),
-    "watts": Spread(machine=0.2, plan=0.1, run=0.03),
+    "evaluation_seconds": Spread(machine=0.4, plan=0.2, run=0.08, noise=0.1),
+    "checkpoint_seconds": Spread(machine=0.6, plan=0.3, run=0.25, noise=0.25),
+    "startup_seconds": Spread(machine=0.5, plan=0.1, run=0.2, noise=0.2),
+    "compile_seconds": Spread(machine=0.5, plan=0.3, run=0.3, noise=0.3),
+    "shutdown_seconds": Spread(machine=0.5, plan=0.1, run=0.3, noise=0.3),
+    "watts": Spread(machine=0.2, plan=0.1, run=0.03, noise=0.03, skew=0.0),
 }
+WALL_LEAVES = {
+    "evaluation_seconds": "wall_evaluations_seconds",
+    "checkpoint_seconds": "wall_checkpoints_seconds",
+    "startup_seconds": "wall_startup_seconds",
+    "compile_seconds": "wall_compile_seconds",
+    "shutdown_seconds": "wall_shutdown_seconds",
+}
+ABSOLUTES = ("startup_seconds", "compile_seconds", "shutdown_seconds", "watts")
 MAX_LIKENESS = 0.7  # of two plans that are not the same: some of the formula's error is of a single shape
 # Plans are alike when their sizes are: distances of logarithms, in units of these.
 LIKENESS_SCALES = {"params": log(4), "tokens_per_pass": log(4), "sequence": log(4), "passes": log(8), "ranks": log(2)}
@@ -57,7 +69,13 @@ class Run:
     key: str
     likeness: float
     actual: Mapping[str, float | None]  # leaves without `actual/`
+    first_step: int  # done by earlier segments, not measured here
     n_steps_done: int
+
+    @property
+    def n_steps_measured(self) -> int:
+        """Of this segment."""
+        return self.n_steps_done - self.first_step
 
 
 def calibrate(plan: RunPlan, records: Sequence[dict[str, Any]], ledger_sha256: str | None) -> Calibration:
@@ -90,8 +108,8 @@ def _matches(record: Mapping[str, Any], wanted: tuple[Any, ...]) -> bool:
         actual = record["actual"]
         if not actual or _signature(record["plan"]) != wanted:
             return False
-        n_steps_done = int(actual["actual/n_steps_done"])
-        return n_steps_done >= min(MIN_STEPS, record["plan"]["trainer"]["n_steps"]) and n_steps_done > 0
+        n_steps_measured = int(actual["actual/n_steps_done"]) - int(actual.get("actual/first_step") or 0)
+        return n_steps_measured >= max(1, min(MIN_STEPS, int(record["plan"]["trainer"]["n_steps"])))
     except (KeyError, TypeError, ValueError):
         return False
 
@@ -113,6 +131,7 @@ def _runs(plan: RunPlan, records: Sequence[Mapping[str, Any]]) -> list[Run]:
                 key=key,
                 likeness=1.0 if key == mine else MAX_LIKENESS * _likeness(plans[identity], plan),
                 actual=actual,
+                first_step=int(actual.get("first_step") or 0),
                 n_steps_done=int(actual["n_steps_done"]),
             )
         )
@@ -170,8 +189,9 @@ def _step_factor(runs: Sequence[Run], elsewhere: str) -> Factor | None:
         formula = estimate_step_time(run.plan).raw_seconds
         measured = run.actual.get("step_seconds")
         if formula and measured:
-            observations.append(_observation(run, measured / formula, STEP_NOISE**2 / run.n_steps_done))
-    return factor_from(observations, STEP_SPREAD, elsewhere)
+            observations.append(_observation(run, measured / formula, STEP_NOISE**2 / run.n_steps_measured))
+    is_card = runs[0].plan.hw.card.kind in (CardKind.cuda, CardKind.rocm)
+    return factor_from(observations, STEP_SPREAD_ON_CARDS if is_card else STEP_SPREAD, elsewhere)
 
 
 def _observation(run: Run, ratio: float, variance: float) -> Observation:
@@ -179,15 +199,17 @@ def _observation(run: Run, ratio: float, variance: float) -> Observation:
 
 
 def _ratio_factor(key: str, plan: RunPlan, runs: Sequence[Run], elsewhere: str) -> Factor | None:
-    """A wall-time term or the power: measured / formula; start-up, compilation and watts are given as absolutes."""
+    """A wall-time term or the power: measured / formula; ABSOLUTES are multiplied out."""
     observations = []
     for run in runs:
+        if key == "shutdown_seconds" and run.plan.tracking.backend is not plan.tracking.backend:
+            continue  # one is a closed connection, the other nothing
         measured, formula = _measured(key, run), _formula(key, run.plan, run.actual.get("step_seconds"))
         if measured and formula:
             clock = (CLOCK_SECONDS / measured) ** 2 if key != "watts" else 0.0
             observations.append(_observation(run, measured / formula, clock))
     factor = factor_from(observations, SPREADS[key], elsewhere)
-    if factor is None or key in ("evaluation_seconds", "checkpoint_seconds"):
+    if factor is None or key not in ABSOLUTES:
         return factor
     now = _formula(key, plan, None)
     return None if not now else replace(factor, value=factor.value * now, low=factor.low * now, high=factor.high * now)
@@ -197,23 +219,17 @@ def _measured(key: str, run: Run) -> float | None:
     """None where the record does not say, or says it of a part of the run only."""
     if key == "watts":
         return _measured_watts(run)
-    names = {
-        "evaluation_seconds": "wall_evaluations_seconds",
-        "checkpoint_seconds": "wall_checkpoints_seconds",
-        "startup_seconds": "wall_startup_seconds",
-        "compile_seconds": "wall_compile_seconds",
+    is_told = {
+        "startup_seconds": run.first_step == 0,  # a resumed run reads a checkpoint as well
+        "shutdown_seconds": True,
+        "compile_seconds": _is_whole(run) or not run.plan.trainer.compile,  # a part may have compiled no evaluation
     }
-    if key in ("evaluation_seconds", "checkpoint_seconds") and not _is_whole(run):
-        return None
-    return run.actual.get(names[key])
+    return run.actual.get(WALL_LEAVES[key]) if is_told.get(key, _is_whole(run)) else None
 
 
 def _is_whole(run: Run) -> bool:
-    """Finished in one go: all steps done, and the time of all of them is there."""
-    step_seconds, steps_seconds = run.actual.get("step_seconds"), run.actual.get("wall_steps_seconds")
-    if run.n_steps_done < run.plan.trainer.n_steps or not step_seconds or not steps_seconds:
-        return False
-    return steps_seconds >= WHOLE_RUN_FRACTION * step_seconds * run.n_steps_done
+    """Older records do not say whether they are of a resumed part."""
+    return "first_step" in run.actual and is_whole(run.first_step, run.n_steps_done, run.plan.trainer.n_steps)
 
 
 def _measured_watts(run: Run) -> float | None:
@@ -230,6 +246,8 @@ def _formula(key: str, plan: RunPlan, step_seconds: float | None) -> float | Non
         return startup_seconds(plan)
     if key == "compile_seconds":
         return compile_seconds(plan)
+    if key == "shutdown_seconds":
+        return shutdown_seconds(plan)
     if key == "checkpoint_seconds":
         return checkpoint_seconds(plan, estimate_memory(plan).checkpoint_bytes)
     if key == "watts":

@@ -2,9 +2,9 @@
 
 The logarithm of the ratio is taken as a sum: what the formula gets wrong on this machine, plus what it gets wrong about
 this plan, plus the noise of one run. Runs of other plans tell of the first part, the more of the second the more alike
-they are; runs of the same plan tell of both, so one of them outweighs any number of others. Every mean is a
-precision-weighted one (inverse variances) that starts at the formula, with Student-t weights (Lange, Little and Taylor,
-1989) from the weighted median on, so that one disturbed run is passed over as soon as others disagree with it.
+they are; runs of the same plan tell of both, so one of them outweighs any number of others. Means are robust (`robust`)
+and start at the formula; the band is that of the next run (`next_run`), reaching further up than down, since
+disturbances make runs slower.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, sqrt
 
+from preflight.calibration.next_run import noise_of
+from preflight.calibration.robust import combined, inflation, recent_mean, robust_mean
 from preflight.plan import Factor
 
-P90_SIGMAS = 1.2816  # of a normal distribution: p10 and p90 lie that far from the middle
-T_DEGREES_OF_FREEDOM = 4.0
-N_REWEIGHTINGS = 12
-AGE_DECAY = 0.85  # each newer run of the same plan makes an older one count that much less: machines drift
 NOISE_PRIOR_RUNS = 4.0  # the noise assumed counts like that many runs
 MAX_NOISE = 4.0  # times the noise assumed
 DIFFERENCE_TO_SIGMA = 1.0 / (0.6745 * sqrt(2.0))  # median |difference| of two normal values -> standard deviation
@@ -28,11 +26,13 @@ SAME_PLAN = "same plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Standard deviations of the logarithm: of the formula on a machine never seen, between plans, between runs."""
+    """Standard deviations of the logarithm."""
 
-    machine: float
-    plan: float
-    run: float
+    machine: float  # of the formula on a machine never seen
+    plan: float  # between plans
+    run: float  # between runs that nothing disturbs: by it runs are weighed
+    noise: float  # of a next run, as long as only one is known
+    skew: float = 0.15  # the band reaches this part further up, and less far down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +58,20 @@ def factor_from(observations: Sequence[Observation], spread: Spread, elsewhere: 
     mean, variance = _before_own_runs(others, spread, run_variance)
     if own:
         own_mean, own_variance = _group_mean(own[0], run_variance)
-        conflict = _inflation((own_mean - mean) ** 2 / (variance + own_variance))
+        conflict = inflation((own_mean - mean) ** 2 / (variance + own_variance))
         if not others:  # a formula that is far off on this machine says little
             variance *= conflict
         elif len(own[0]) == 1:  # nobody confirms it: the further from what was to be expected, the less it counts
             own_variance *= conflict
-        mean, variance = _combined([mean, own_mean], [variance, own_variance])
-    sigma = sqrt(variance + run_variance)
+        mean, variance = combined([mean, own_mean], [variance, own_variance])
+    noise = noise_of([[each.log_ratio for each in group] for group in groups.values()], spread.noise, spread.run)
+    n_runs = len(own[0]) if own else len(observations)
+    reach = noise.reach(n_runs, variance)
     return Factor(
         value=exp(mean),
-        low=exp(mean - P90_SIGMAS * sigma),
-        high=exp(mean + P90_SIGMAS * sigma),
-        n_runs=len(own[0]) if own else len(observations),
+        low=exp(mean - (1.0 - spread.skew) * reach),
+        high=exp(mean + (1.0 + spread.skew) * reach),
+        n_runs=n_runs,
         scope=SAME_PLAN if own else elsewhere,
     )
 
@@ -104,52 +106,7 @@ def _plan_variance(
 
 def _group_mean(group: Sequence[Observation], run_variance: float) -> tuple[float, float]:
     """Runs of one plan, the newest counting most."""
-    n = len(group)
-    variances = [
-        (run_variance + observation.variance) / AGE_DECAY ** (n - 1 - i) for i, observation in enumerate(group)
-    ]
-    return robust_mean([observation.log_ratio for observation in group], variances)
-
-
-def robust_mean(
-    values: Sequence[float], variances: Sequence[float], prior_variance: float | None = None
-) -> tuple[float, float]:
-    """Mean and its variance, with a prior at 0 or none. What is far from the others counts less, the prior too."""
-    if not values:
-        return 0.0, prior_variance or 0.0
-    has_prior = prior_variance is not None
-    everything = [*values, 0.0] if has_prior else list(values)
-    trusted = [*variances, prior_variance or 0.0] if has_prior else list(variances)
-    mean = _lower_median(list(zip(values, variances, strict=True)))
-    distrusted = trusted
-    for _ in range(N_REWEIGHTINGS):
-        distrusted = [
-            variance * _inflation((value - mean) ** 2 / variance)
-            for value, variance in zip(everything, trusted, strict=True)
-        ]
-        mean, _ = _combined(everything, distrusted)
-    return _combined(everything, distrusted)
-
-
-def _inflation(squared_sigmas: float) -> float:
-    """By how much the t distribution distrusts a value that many sigmas away; within one sigma it does not."""
-    return max(1.0, (T_DEGREES_OF_FREEDOM + squared_sigmas) / (T_DEGREES_OF_FREEDOM + 1.0))
-
-
-def _lower_median(observed: Sequence[tuple[float, float]]) -> float:
-    """By precision; of two equal halves the lower one, since disturbances make runs slower and larger, not better."""
-    half = sum(1.0 / variance for _, variance in observed) / 2
-    weight = 0.0
-    for value, variance in sorted(observed):
-        weight += 1.0 / variance
-        if weight >= half * (1.0 - 0.1):
-            return value
-    return max(value for value, _ in observed)
-
-
-def _combined(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
-    precision = sum(1.0 / variance for variance in variances)
-    return sum(value / variance for value, variance in zip(values, variances, strict=True)) / precision, 1.0 / precision
+    return recent_mean([each.log_ratio for each in group], [run_variance + each.variance for each in group])
 
 
 def _run_variance(groups: Sequence[Sequence[Observation]], assumed: float) -> float:

@@ -3,15 +3,18 @@
 measured = known bytes (weights, gradients, moments) + base + factor x tokens' bytes (with the allocator's slack): base
 and factor by weighted ridge regression around their priors. Runs of one size cannot tell the two apart and share the
 error out by how sure each was; two sizes give slope and intercept. A card says base (device - reserved) by itself.
+The band is that of the next run's peak (`next_run`), shared out between the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import log, sqrt
 
-from preflight.calibration.evidence import AGE_DECAY, P90_SIGMAS, SAME_PLAN, robust_mean
+from preflight.calibration.evidence import SAME_PLAN
+from preflight.calibration.next_run import P90_SIGMAS, Noise, noise_of
+from preflight.calibration.robust import recent_mean, robust_mean
 from preflight.memory.device import base_bytes, communication_bytes
 from preflight.memory.peak import estimate_memory
 from preflight.plan import Calibration, CardKind, Factor, RunPlan
@@ -23,7 +26,10 @@ LATE_BYTES = 110 * MIB  # CPU: thread stacks and code paged in after `base_memor
 BASE_SIGMA_BYTES = 60 * MIB  # of the process's prior; with a measured base:
 MEASURED_BASE_SIGMA_BYTES = 25 * MIB
 FACTOR_SIGMA = 0.3  # of the formula for what grows with tokens, on a machine or a compiler never seen
-RUN_SIGMA = 0.01  # between runs of one plan, of the peak
+RUN_SIGMA = 0.01  # between runs of one plan that nothing disturbs, of the peak
+# Of a next run as long as only one is known: +-8 % on a processor, where the C library's heap and the pages of others
+# decide, +-3 % on a card.
+NOISE, NOISE_ON_CARDS = 0.0298, 0.0104
 PLAN_SIGMA = 0.05  # between plans, of the peak
 CONTEXT_SIGMA_BYTES = 20 * MIB
 STEP = 0.05  # in the factor, to see how the estimate depends on it
@@ -43,6 +49,7 @@ class Peak:
     peak_bytes: float
     variance: float
     base_bytes: float | None
+    log_bytes: tuple[float, ...]  # of every run, oldest first
 
 
 def memory_factors(plan: RunPlan, runs: Sequence[Measured], elsewhere: str) -> dict[str, Factor | None]:
@@ -57,10 +64,11 @@ def memory_factors(plan: RunPlan, runs: Sequence[Measured], elsewhere: str) -> d
     base, base_sigma = _base_prior(plan, peaks) if on_cpu else (0.0, 0.0)
     fit = _fit(peaks, base, base_sigma)
     fixed_bytes, tokens_bytes = _line(plan, fit.factor)
-    sigma = _sigma_bytes(fixed_bytes, tokens_bytes, peaks, fit)
+    noise_of_peaks = noise_of([peak.log_bytes for peak in peaks], NOISE if on_cpu else NOISE_ON_CARDS, RUN_SIGMA)
+    reach = _reach_bytes(fixed_bytes, tokens_bytes, peaks, fit, noise_of_peaks, n_runs)
     share = fit.factor * tokens_bytes / (fit.factor * tokens_bytes + fit.base) if tokens_bytes else 0.0
-    around_factor = P90_SIGMAS * sigma * share / tokens_bytes if tokens_bytes else 0.0
-    around_base = P90_SIGMAS * sigma * (1.0 - share)
+    around_factor = reach * share / tokens_bytes if tokens_bytes else 0.0
+    around_base = reach * (1.0 - share)
     factors: dict[str, Factor | None] = {
         "activation_bytes": Factor(
             value=fit.factor,
@@ -103,18 +111,17 @@ def _peaks(runs: Sequence[Measured], leaf: str) -> list[Peak]:
 
 def _peak(group: Sequence[Measured], leaf: str) -> Peak:
     plan, _, likeness, _ = group[-1]
-    n = len(group)
     values = [float(actual[leaf] or 0.0) for *_, actual in group]
     bases = [float(actual["base_memory_bytes"] or 0.0) for *_, actual in group if actual.get("base_memory_bytes")]
-    variances = [(RUN_SIGMA * value) ** 2 / AGE_DECAY ** (n - 1 - i) for i, value in enumerate(values)]
-    mean, variance = robust_mean(values, variances)
+    mean, variance = recent_mean(values, [(RUN_SIGMA * value) ** 2 for value in values])
     return Peak(
         plan=plan,
         likeness=likeness,
-        n_runs=n,
+        n_runs=len(group),
         peak_bytes=mean,
         variance=variance + (PLAN_SIGMA * mean) ** 2 * (1.0 - likeness),
         base_bytes=sorted(bases)[(len(bases) - 1) // 2] if bases else None,
+        log_bytes=tuple(map(log, values)),
     )
 
 
@@ -179,12 +186,15 @@ def _bytes(plan: RunPlan, factor: float) -> float:
     return memory.device.mid if plan.hw.card.kind is CardKind.cpu else memory.reserved.mid
 
 
-def _sigma_bytes(fixed_bytes: float, tokens_bytes: float, peaks: Sequence[Peak], fit: Fit) -> float:
-    """Of the plan's predicted peak: the fit's own, one run's, and what other plans do not tell."""
-    variance = fit.base_variance + 2 * tokens_bytes * fit.covariance + tokens_bytes**2 * fit.factor_variance
+def _reach_bytes(
+    fixed_bytes: float, tokens_bytes: float, peaks: Sequence[Peak], fit: Fit, noise: Noise, n_runs: int
+) -> float:
+    """From the plan's predicted peak to p90: the fit's own error, what other plans do not tell, the next run's."""
+    fitted = fit.base_variance + 2 * tokens_bytes * fit.covariance + tokens_bytes**2 * fit.factor_variance
     peak = fixed_bytes + tokens_bytes * fit.factor + fit.base
     nearest = max(peak.likeness for peak in peaks)
-    return sqrt(max(0.0, variance) + (RUN_SIGMA * peak) ** 2 + (PLAN_SIGMA * peak) ** 2 * (1.0 - nearest))
+    variance = max(0.0, fitted) + (PLAN_SIGMA * peak) ** 2 * (1.0 - nearest)
+    return peak * noise.reach(n_runs, variance / peak**2)
 
 
 def _context(runs: Sequence[Measured], elsewhere: str) -> Factor | None:

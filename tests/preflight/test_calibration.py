@@ -6,71 +6,21 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulated_machine import SimulatedMachine, cpu_plan
 
+from conf.schema import TrackingBackend
 from preflight.calibration.calibrate import calibrate
 from preflight.estimate import estimate
 from preflight.memory.peak import estimate_memory
-from preflight.plan import NO_CALIBRATION, Calibration, Factor, ModelPlan, Precision, RunPlan
-from preflight.planfile import to_jsonable
+from preflight.plan import NO_CALIBRATION, Precision, RunPlan
 from preflight.step_time import estimate_step_time
 from preflight.units import MIB
 
 MakePlan = Callable[..., RunPlan]
-
-
-def exactly(value: float) -> Factor:
-    return Factor(value=value, low=value, high=value, n_runs=1, scope="truth")
-
-
-@dataclass(kw_only=True)
-class SimulatedMachine:
-    """Steps take `pace` x the formula, times what is peculiar to a plan, times noise; peaks have their own truth."""
-
-    seed: int = 0
-    pace: float = 2.0
-    plan_sigma: float = 0.0
-    run_sigma: float = 0.0
-    base_bytes: float = 400 * MIB
-    tokens_factor: float = 1.25
-    startup_seconds: float = 9.0
-    peculiar: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-
-    def step_seconds(self, plan: RunPlan) -> float:
-        """Without noise."""
-        key = str((plan.model, plan.trainer.micro_batch_size, plan.trainer.grad_accum_steps))
-        peculiar = self.peculiar.setdefault(key, math.exp(self.random.gauss(0, self.plan_sigma)))
-        raw = estimate_step_time(replace(plan, calibration=NO_CALIBRATION)).raw_seconds
-        assert raw is not None
-        return raw * self.pace * peculiar
-
-    def peak_bytes(self, plan: RunPlan) -> float:
-        """Resident, or reserved on a card."""
-        truth = {"activation_bytes": exactly(self.tokens_factor), "base_memory_bytes": exactly(self.base_bytes)}
-        memory = estimate_memory(replace(plan, calibration=Calibration(n_runs=1, factors=truth, ledger_sha256=None)))
-        return memory.device.mid if plan.hw.card.name == "cpu" else memory.reserved.mid
-
-    def run(self, plan: RunPlan, *, disturbed: float = 1.0, n_steps_done: int | None = None) -> dict[str, Any]:
-        """A line of the ledger."""
-        n_steps = plan.trainer.n_steps if n_steps_done is None else n_steps_done
-        step = self.step_seconds(plan) * disturbed * math.exp(self.random.gauss(0, self.run_sigma))
-        peak = self.peak_bytes(plan) * math.exp(self.random.gauss(0, self.run_sigma / 4))
-        actual = {
-            "step_seconds": step,
-            "peak_device_bytes": int(peak),
-            "peak_reserved_bytes": None,
-            "base_memory_bytes": None,
-            "n_steps_done": n_steps,
-            "wall_startup_seconds": self.startup_seconds,
-            "wall_steps_seconds": step * n_steps,
-        }
-        return {"plan": to_jsonable(plan), "actual": {f"actual/{name}": value for name, value in actual.items()}}
 
 
 def billed_step_error(machine: SimulatedMachine, plan: RunPlan, records: Sequence[dict[str, Any]]) -> float:
@@ -84,13 +34,6 @@ def billed_step_error(machine: SimulatedMachine, plan: RunPlan, records: Sequenc
 @pytest.fixture
 def plan(make_plan: MakePlan) -> RunPlan:
     return cpu_plan(make_plan)
-
-
-def cpu_plan(make_plan: MakePlan, n_embd: int = 256, n_layer: int = 4, micro_batch_size: int = 8) -> RunPlan:
-    shape: ModelPlan = replace(
-        make_plan(model="tiny").model, n_embd=n_embd, d_ff=4 * n_embd, n_layer=n_layer, n_head=4, n_kv_head=4
-    )
-    return make_plan(model=shape, card="cpu", micro_batch_size=micro_batch_size, sequence_length=256, n_steps=200)
 
 
 def test_calibrate_knows_nothing_from_an_empty_ledger(plan: RunPlan) -> None:
@@ -141,7 +84,7 @@ def test_a_single_run_against_all_others_is_not_believed_until_a_second_one_conf
     others = [machine.run(cpu_plan(make_plan, n_embd=64 * i)) for i in range(1, 12) if i != 4]
     bad = machine.run(plan, disturbed=3.0)
     assert calibrate(plan, [*others, bad], None).factors["step_seconds"].value < 1.6
-    assert calibrate(plan, [*others, bad, bad], None).factors["step_seconds"].value > 2.5
+    assert calibrate(plan, [*others, bad, bad], None).factors["step_seconds"].value > 2.4
 
 
 CASES = {
@@ -316,3 +259,63 @@ def test_a_formula_that_is_far_off_on_a_machine_does_not_hold_the_bill_back(
     other = calibrate(plan, [machine.run(cpu_plan(make_plan, n_embd=192))], None).factors["step_seconds"]
     assert own.value == pytest.approx(pace, rel=0.02)
     assert other.value == pytest.approx(pace, rel=0.15)
+
+
+def part(machine: SimulatedMachine, plan: RunPlan, first_step: int, n_steps_done: int) -> dict[str, Any]:
+    """A segment with every term measured."""
+    record = machine.run(plan, first_step=first_step, n_steps_done=n_steps_done)
+    names = ("evaluations", "checkpoints", "compile", "shutdown")
+    record["actual"] |= {f"actual/wall_{name}_seconds": 3.0 for name in names}
+    return record
+
+
+PARTS = {
+    "stopped": (0, 60, {"step_seconds", "startup_seconds", "compile_seconds", "shutdown_seconds"}),
+    "resumed": (60, 200, {"step_seconds", "compile_seconds", "shutdown_seconds"}),
+    "whole": (0, 200, {"step_seconds", "startup_seconds", "compile_seconds", "shutdown_seconds",
+                       "evaluation_seconds", "checkpoint_seconds"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_a_part_of_a_run_tells_only_what_does_not_depend_on_its_length(case: str, plan: RunPlan) -> None:
+    first_step, n_steps_done, told = PARTS[case]
+    factors = calibrate(plan, [part(SimulatedMachine(), plan, first_step, n_steps_done)], None).factors
+    assert set(factors) == told | {"activation_bytes", "base_memory_bytes"}
+
+
+def test_a_part_of_a_compiled_run_may_have_compiled_no_evaluation(plan: RunPlan) -> None:
+    compiled = replace(plan, trainer=replace(plan.trainer, compile=True))
+    machine = SimulatedMachine()
+    assert "compile_seconds" not in calibrate(compiled, [part(machine, compiled, 0, 60)], None).factors
+    assert "compile_seconds" in calibrate(compiled, [part(machine, compiled, 0, 200)], None).factors
+
+
+def test_a_resumed_part_counts_by_its_own_steps(plan: RunPlan) -> None:
+    machine = SimulatedMachine()
+    assert calibrate(plan, [part(machine, plan, 195, 200)], None).n_runs == 0
+    assert calibrate(plan, [part(machine, plan, 180, 200)], None).n_runs == 1
+
+
+def test_a_run_that_was_killed_has_no_terms_and_teaches_none(plan: RunPlan) -> None:
+    killed = SimulatedMachine().run(plan, n_steps_done=60)
+    killed["actual"] = {name: None for name in killed["actual"]} | {
+        "actual/n_steps_done": 60, "actual/first_step": 0
+    }  # fmt: skip
+    assert calibrate(plan, [killed], None).factors == {}
+
+
+def test_older_records_do_not_say_that_they_are_whole(plan: RunPlan) -> None:
+    record = part(SimulatedMachine(), plan, 0, 200)
+    del record["actual"]["actual/first_step"]
+    factors = calibrate(plan, [record], None).factors
+    assert "step_seconds" in factors
+    assert "evaluation_seconds" not in factors
+
+
+def test_the_end_of_a_run_is_learnt_from_runs_that_are_tracked_alike(plan: RunPlan) -> None:
+    tracked = replace(plan, tracking=replace(plan.tracking, backend=TrackingBackend.wandb))
+    record = part(SimulatedMachine(), tracked, 0, 200)
+    assert "shutdown_seconds" not in calibrate(plan, [record], None).factors
+    bill = estimate(replace(tracked, calibration=calibrate(tracked, [record] * 3, None)))
+    assert bill.wall.terms_seconds["shutdown"] == pytest.approx(3.0, rel=0.15)

@@ -144,3 +144,11 @@ def test_calibrated_band_is_narrower() -> None:
     assert wide is not None
     assert narrow is not None
     assert narrow.high - narrow.low < wide.high - wide.low
+
+
+def test_the_end_takes_time_only_where_a_tracker_waits() -> None:
+    plan = build_plan()
+    tracked = replace(plan, tracking=replace(plan.tracking, backend=TrackingBackend.wandb))
+    assert wall_of(plan).terms_seconds["shutdown"] < 0.1
+    assert wall_of(tracked).terms_seconds["shutdown"] > 0.5
+    assert wall_of(with_factors(tracked, shutdown_seconds=measured(1.2))).terms_seconds["shutdown"] == 1.2
