@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf import overrides as judge
 from conf.register import GROUPS, merge, options
 from conf.schema import Config
+from conf.words import Phrase, key_of, last_ones, phrases
 from preflight.errors import ConfigError, Problem
 
 MAX_ROWS = 1000  # of a grid: some 50 s of composing
@@ -38,7 +39,7 @@ class Request:
     grid: tuple[GridRow, ...]  # -m
     text: str | None  # --help, --cfg job: print it and stop
     overrides: tuple[str, ...]  # as typed
-    notes: tuple[str, ...]  # what was ignored, and why
+    notes: tuple[str, ...]  # what was ignored, and why; which of two values counts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +56,9 @@ def compose(argv: Sequence[str]) -> Request:
         from conf.help import help_page
 
         return Request(config=None, grid=(), text=help_page(), overrides=tuple(lines), notes=notes)
-    parsed, faults = judge.judge_all(lines, multirun=flags.multirun)
+    given, repeated = last_ones(phrases(lines))
+    notes = (*notes, *repeated)
+    parsed, faults = judge.judge_all(given, multirun=flags.multirun)
     if problems or faults:
         raise ConfigError([*problems, *faults])
     empty = Request(config=None, grid=(), text=None, overrides=tuple(lines), notes=notes)
@@ -72,12 +75,14 @@ def sound_part(argv: Sequence[str]) -> Config | None:
     None when one of them chooses a model, data or machine: the rest would be judged against another choice.
     """
     _, lines, _, _ = _split(argv)
-    sound = [line for line in lines if not judge.judge_all([line], multirun=False)[1]]
-    faulty = {line.lstrip("+~").partition("=")[0] for line in lines if line not in sound}
-    if faulty.intersection(GROUPS):
+    given, _ = last_ones(phrases(lines))
+    sound: list[Phrase] = []
+    faulty: list[Phrase] = []
+    for phrase in given:
+        (faulty if judge.judge_all([phrase], multirun=False)[1] else sound).append(phrase)
+    if GROUPS.keys() & {key_of(line) for phrase in faulty for line in phrase.meant}:
         return None
-    parsed, faults = judge.judge_all(sound, multirun=False)
-    return None if faults else _to_config(_merge(parsed))
+    return _to_config(_merge(judge.judge_all(sound, multirun=False)[0]))
 
 
 def _split(argv: Sequence[str]) -> tuple[_Flags, list[str], tuple[str, ...], list[Problem]]:
@@ -100,15 +105,8 @@ def _split(argv: Sequence[str]) -> tuple[_Flags, list[str], tuple[str, ...], lis
                 f"ignored {word}: torch.distributed.launch adds it; torchrun passes the rank in the environment"
             )
         else:
-            lines.append(_with_its_value(word, words))
+            lines.append(word)
     return flags, lines, tuple(notes), problems
-
-
-def _with_its_value(word: str, words: list[str]) -> str:
-    """`--model gpt2_124m` is one mistake, not two."""
-    if word.startswith("--") and "=" not in word and words and "=" not in words[0] and not words[0].startswith("-"):
-        return f"{word}={words.pop(0)}"
-    return word
 
 
 def _cfg_problem(kind: str) -> Problem:
@@ -151,7 +149,7 @@ def _grid(parsed: list[Override]) -> list[GridRow]:
     varying = [len(column) > 1 for column in columns]
     rows, problems = [], []
     for combination in product(*columns):
-        row, faults = judge.judge_all(combination, multirun=False)
+        row, faults = judge.judge_all([Phrase(typed=line, meant=(line,)) for line in combination], multirun=False)
         problems += [fault for fault in faults if fault not in problems]
         if not faults:
             shown = tuple(line for line, varies in zip(combination, varying, strict=True) if varies)

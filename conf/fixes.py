@@ -13,17 +13,45 @@ from conf import names
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
 from conf.schema import Action
-from preflight.resolve.hw_names import likely_hw
+from preflight.resolve.hw_names import likely_hw, parse_hw, similar_cards
 
 _SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _COUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)([kmbt]?)", re.IGNORECASE)
-_SHELL = re.compile(r"[\s'\"$&|;<>(){}*?!#\\]")
+_AMOUNT = re.compile(r"(us)?\$?\s*(\d+\.?\d*|\.\d+)\s*([a-z$%]*)", re.IGNORECASE)
+# (unit of the option, as its name ends; unit typed) -> factor; the option's own unit has 1
+_UNITS: dict[str, dict[str, float]] = {
+    "hours": {
+        "h": 1,
+        "hr": 1,
+        "hrs": 1,
+        "hour": 1,
+        "hours": 1,
+        "m": 1 / 60,
+        "min": 1 / 60,
+        "d": 24,
+        "day": 24,
+        "days": 24,
+    },
+    "seconds": {"s": 1, "sec": 1, "seconds": 1, "m": 60, "min": 60, "h": 3600},
+    "usd": {"": 1, "$": 1, "usd": 1, "k": 1000},
+    "hour": {"": 1, "$": 1, "usd": 1},  # usd_per_hour
+    "kwh": {"kwh": 1, "wh": 1 / 1000, "mwh": 1000, "": 1, "$": 1, "usd": 1},
+    "watts": {"w": 1, "watt": 1, "watts": 1, "kw": 1000},
+    "gib": {"g": 1, "gb": 1, "gib": 1},
+    "fraction": {"%": 1 / 100},
+}
+_SHELL = re.compile(r"[\s'\"$&|;<>(){}*?!#\\\[\]]")
 _VERBS = ("train", "run", "start", "launch")  # what happens anyway
 
 
 def assignment(key: str, value: str) -> str:
     """KEY=VALUE, in quotes where the shell would take it apart."""
     return shlex.quote(f"{key}={value}") if _SHELL.search(value) else f"{key}={value}"
+
+
+def as_typed(key: str, value: str) -> str:
+    """The same for a value that is sound as such, but may be half a machine: `hw=4`."""
+    return assignment(key, (likely_hw(value) or value) if key == HW else value)
 
 
 def quoted(key: str, text: str) -> str:
@@ -82,6 +110,14 @@ def for_choice(group: str, text: str) -> str:
     return f"{group}={nickname if nickname in listed else (names.nearest(text, listed) or listed)[0]}"
 
 
+def for_card(name: str) -> str:
+    """`hw.card=` stands above `hw=`, wherever the two are written, so both are said where a number was meant."""
+    meant = likely_hw(name)
+    if meant is not None:
+        return f"{HW}={meant} {HW}.card={parse_hw(meant)['card']}"
+    return f"{HW}.card={[*similar_cards(name), 'auto'][0]}"
+
+
 def for_value(key: str, hint: Any, text: str) -> str:
     """An override of this option that works."""
     kind, optional = names.without_none(hint)
@@ -96,15 +132,17 @@ def for_value(key: str, hint: Any, text: str) -> str:
         value = "false" if text.lower() in ("0", "no", "n", "off", "f", "none") else "true"
     elif kind is int:
         value = _whole_number(text)
-    elif kind is float and re.fullmatch(r"\d+\.?\d*\s*%", text):
-        value = f"{float(text.rstrip('% ')) / 100:g}"
+    elif kind is float and _amount(key, text) is not None:
+        value = _amount(key, text)
     elif kind is not str and not is_dataclass(kind) and re.fullmatch(r"[\w,]+", text):
         return f"'{key}=[{text}]'" if names.is_list(hint) else _default(key, optional)
     return _default(key, optional) if value is None else f"{key}={value}"
 
 
 def without_sweep(key: str, hint: Any, text: str) -> str:
-    """Several values where one is wanted: thousands set apart by commas, or a grid."""
+    """Several values where one is wanted: thousands set apart by commas, cards counted with one, or a grid."""
+    if key == HW and re.fullmatch(r"\d+,[^,]+", text) and (meant := likely_hw(text)) is not None:
+        return f"{HW}={meant}"
     if hint is not None and names.without_none(hint)[0] is int and re.fullmatch(r"\d{1,3}(,\d{3})+", text):
         return f"{key}={count(text)}"
     return f"-m {assignment(key, text)}"
@@ -117,6 +155,13 @@ def count(text: str) -> int | None:
         return None
     number = float(match[1].replace(",", "").replace("_", "")) * _SHORT.get(match[2].lower(), 1)
     return int(number) if number.is_integer() else None
+
+
+def _amount(key: str, text: str) -> str | None:
+    """`2h`, `$5`, `95%` in the unit that the option's name ends with."""
+    match = _AMOUNT.fullmatch(text.strip())
+    factor = _UNITS.get(re.split(r"[._]", key)[-1], {}).get(match[3].lower()) if match is not None else None
+    return None if match is None or factor is None else f"{float(match[2]) * factor:g}"
 
 
 def _whole_number(text: str) -> int | None:

@@ -13,7 +13,7 @@ COMMON = {
     "trainer.tokens_per_step": "global batch, in tokens; accumulation follows",
     "trainer.sequence_length": "tokens per sequence",
     "trainer.n_steps": "length of the run, or total_tokens",
-    "trainer.total_tokens": "length of the run in tokens",
+    "trainer.total_tokens": "length of the run in tokens, 1e9 or 10B too",
     "trainer.precision": "",
     "trainer.compile": "torch.compile",
     "trainer.activation_checkpointing": "recompute activations",
@@ -50,7 +50,7 @@ preflight: the bill of a training run first, then the run.
   python launch.py model=gpt2_124m action=compare           the same on every card and offer, ranked
   torchrun --nproc_per_node=4 launch.py model=gpt2_124m     when torchrun is already in charge
 
-Options are KEY=VALUE, without dashes and without spaces round the =.
+Options are KEY=VALUE, without dashes and without spaces round the =; the last of a KEY counts.
 
 Choices (GROUP=NAME)
 """

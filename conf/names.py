@@ -76,6 +76,9 @@ NICKNAMES = {
     "mixed": "auto",
 }
 
+# Where 10B is 10,000,000,000 and nothing else. A step of 0.5M tokens is 2^19 to many, so it is not among them.
+SHORT_COUNTS = ("trainer.total_tokens",)
+
 
 def without_none(hint: Any) -> tuple[Any, bool]:
     """The type beside `None`, and whether `null` is allowed."""

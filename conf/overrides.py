@@ -1,4 +1,8 @@
-"""What is wrong with each override, judged alone, so that all faults are told at once (Hydra stops at its first)?"""
+"""What is wrong with each override, judged alone, so that all faults are told at once (Hydra stops at its first)?
+
+Every cure can be added to the end of the faulty command, where the last one counts; only a name that does not exist has
+to be taken out, and its cure says so: `model=tiny instead of modle=tiny`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ from conf import fixes, names
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
 from conf.schema import Config
+from conf.words import NO_DASHES, NO_EQUALS, Phrase
 from preflight.errors import Problem
+from preflight.resolve.hw_names import is_machine, likely_hw, unknown_card
 
 _MEANS_SOMETHING = re.compile(r"[,=()\[\]{}'\"\\]")  # to the grammar: a list, a call, quotes
 _SWEEP_CALL = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag|int|float|str|bool)\(")
@@ -31,13 +37,32 @@ class Judged:
     problems: list[Problem]
 
 
-def judge_all(lines: Sequence[str], *, multirun: bool) -> tuple[list[Override], list[Problem]]:
+def judge_all(given: Sequence[Phrase], *, multirun: bool) -> tuple[list[Override], list[Problem]]:
     """Every sound override, and every fault of the others."""
     parser = OverridesParser.create(config_loader=None)
-    judged = [_judge(parser, line, multirun=multirun) for line in lines]
+    judged = [_judge_phrase(parser, phrase, multirun=multirun) for phrase in given]
     problems = [problem for each in judged for problem in each.problems]
-    parsed = [each.parsed for each in judged if each.parsed is not None]
-    return parsed, problems + list(_duplicates(parsed))
+    return [each.parsed for each in judged if each.parsed is not None], problems
+
+
+def _judge_phrase(parser: OverridesParser, phrase: Phrase, *, multirun: bool) -> Judged:
+    """What was meant is judged too, so that the cure of a badly typed value is a good one."""
+    judged = [_judge(parser, line, multirun=multirun) for line in phrase.meant]
+    if not phrase.fault:
+        return replace(judged[0], problems=[_instead(problem, phrase) for problem in judged[0].problems])
+    cures = [
+        each.problems[0].fix if each.problems else fixes.as_typed(*line.split("=", 1))
+        for line, each in zip(phrase.meant, judged, strict=True)
+    ]
+    problem = Problem(path="", value="", message=f"{phrase.typed}: {phrase.fault}", fix=" ".join(cures))
+    return Judged(parsed=None, problems=[_instead(problem, phrase)])
+
+
+def _instead(problem: Problem, phrase: Phrase) -> Problem:
+    """A word that gives no existing option is not superseded by its cure."""
+    if len(phrase.options_given()) == len(phrase.meant) or problem.fix.startswith(("leave out", "no ")):
+        return problem
+    return replace(problem, fix=f"{problem.fix} instead of {phrase.typed}")
 
 
 def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
@@ -75,7 +100,7 @@ def _shape_fault(line: str) -> Problem | None:
     if line[:1] in ("-", "+"):
         fix = fixes.for_key(key, value) if equals else fixes.for_word(key)
         fault = _key_fault(key, value) if line.startswith("+") else None
-        why = "options are written without dashes"
+        why = NO_DASHES
         if line.startswith("+"):
             why = "every option exists already, nothing can be added with +"
         return fault or Problem(path="", value="", message=f"{line}: {why}", fix=fix)
@@ -83,7 +108,7 @@ def _shape_fault(line: str) -> Problem | None:
         message = f"{line}: an option cannot be removed; null unsets it where that is allowed"
         return Problem(path=key, value=value, message=message, fix=f"leave out {line}")
     if not equals:
-        return Problem(path="", value="", message=f"{line}: an override is KEY=VALUE", fix=fixes.for_word(key))
+        return Problem(path="", value="", message=f"{line}: {NO_EQUALS}", fix=fixes.for_word(key))
     if not key:
         return Problem(path="", value="", message=f"{line}: nothing stands left of the =", fix="no spaces round the =")
     typed_key, _, typed_value = line.partition("=")
@@ -125,16 +150,6 @@ def _quoting_fault(key: str, text: str) -> Problem:
     return Problem(path=key, value=text, message=message, fix=fixes.for_value(key, hint, cleaned))
 
 
-def _duplicates(parsed: Sequence[Override]) -> Iterator[Problem]:
-    seen: dict[str, list[str]] = {}
-    for override in parsed:
-        seen.setdefault(override.key_or_group, []).append(str(override.input_line).partition("=")[2])
-    for key, values in seen.items():
-        if len(values) > 1:
-            message = f"given {len(values)} times ({', '.join(values)}); which one counts?"
-            yield Problem(path=key, value=values[-1], message=message, fix=fixes.assignment(key, values[-1]))
-
-
 def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Override, list[Problem]]:
     """Values of a sweep are judged one by one."""
     key = parsed.key_or_group
@@ -147,10 +162,14 @@ def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Overr
     if not multirun:
         hint = names.hint_of(key)
         is_text = hint is not None and names.without_none(hint)[0] is str and not _SWEEP_CALL.match(text)
-        message = "several values are a grid, which needs -m" + (
-            "; one text with a comma needs quotes" if is_text else ""
-        )
         fix = fixes.quoted(key, text) if is_text else fixes.without_sweep(key, hint, text)
+        message = "several values are a grid, which needs -m" + (
+            "; one text with a comma needs quotes"
+            if is_text
+            else ""
+            if fix.startswith("-m")
+            else "; one machine is written as below"
+        )
         return parsed, [Problem(path=key, value=text, message=message, fix=fix)]
     if not isinstance(parsed._value, ChoiceSweep):
         return parsed, []  # range() and glob(): their values are judged when the grid is spread out
@@ -159,11 +178,16 @@ def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Overr
 
 
 def _whole(key: str, value: Any) -> Any:
-    """1e9 is a whole number where one is wanted, and digits are a name where one is wanted."""
+    """1e9 is a whole number where one is wanted, 10B one of tokens, and digits are a name where one is wanted."""
+    if key in GROUPS:
+        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     hint = names.hint_of(key)
     if isinstance(value, float) and hint is not None and names.without_none(hint)[0] is int and value.is_integer():
         return int(value)
-    return str(value) if key in GROUPS and isinstance(value, int | float) and not isinstance(value, bool) else value
+    if isinstance(value, str) and key in names.SHORT_COUNTS:
+        number = fixes.count(value)
+        return value if number is None else number
+    return value
 
 
 def _value_fault(key: str, value: Any, text: str) -> Iterator[Problem]:
@@ -176,6 +200,9 @@ def _value_fault(key: str, value: Any, text: str) -> Iterator[Problem]:
         if is_dataclass(kind):
             message = f"is a group of options: {', '.join(field.name for field in fields(kind))}"
         yield Problem(path=key, value=text, message=message, fix=fixes.for_value(key, hint, text))
+    elif key == f"{HW}.card" and not text.startswith("${") and not is_machine(name := str(value)):
+        message = f"one card is wanted, its number goes to {HW}=4x4090" if likely_hw(name) else unknown_card(name)
+        yield Problem(path=key, value=text, message=message, fix=fixes.for_card(name))
 
 
 def _choice_fault(group: str, value: Any, text: str) -> Iterator[Problem]:

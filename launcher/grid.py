@@ -50,7 +50,8 @@ def _row(row: GridRow) -> tuple[dict[str, object], str, int]:
     try:
         bill = make_bill(*planned(row.config, probe(Path(row.config.runs_dir)), row.overrides))
     except PreflightError as error:
-        problems = error.problems if isinstance(error, ConfigError) else ()
+        told = Problem(path="", value="", message=str(error), fix="")
+        problems = error.problems if isinstance(error, ConfigError) else (told,)
         return {"job": job, **error_document(error.exit_code, problems)}, grid_error_row(job, error), error.exit_code
     bill = bill if row.config.dry_run else for_launch(bill)
     return {"job": job, **bill_document(bill)}, _line(job, bill), bill.exit_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.bill import Bill
-from preflight.errors import PreflightError
+from preflight.errors import ConfigError, PreflightError
 from preflight.report.text import DECISION_WORDS, machine_mismatch
 from preflight.report.words import UNKNOWN
 from preflight.units import format_bytes, format_seconds, format_usd
@@ -37,9 +37,20 @@ def grid_row(bill: Bill) -> str:
 
 
 def grid_error_row(job: str, error: PreflightError) -> str:
-    """A job that has no bill."""
+    """A job that has no bill: its first problem with the cure; what varies is not named twice."""
     lines = str(error).splitlines() or [type(error).__name__]
-    return f"{job}: {lines[0]}"
+    what, fix = lines[0], next((line.strip() for line in lines[1:2]), "")
+    if isinstance(error, ConfigError) and error.problems:
+        first = error.problems[0]
+        given = f"{first.path}={first.value}"
+        what = first.message if given in job.split() or not first.path else f"{given}: {first.message}"
+        fix = f"To fix: {first.fix}" if first.fix else ""
+    n_more = len(error.problems) - 1 if isinstance(error, ConfigError) else 0
+    return (
+        f"{job}: {what}"
+        + (f"{'' if what.endswith('?') else '.'} {fix}" if fix else "")
+        + (f" (and {n_more} more)" if n_more > 0 else "")
+    )
 
 
 def _verdict(bill: Bill) -> str:

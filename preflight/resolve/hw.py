@@ -13,7 +13,7 @@ from preflight import catalog
 from preflight.errors import WrongMachine
 from preflight.machine.snapshot import Machine, World
 from preflight.plan import Card, CardKind, Electricity, HwPlan, Offer
-from preflight.resolve.hw_names import likely_hw
+from preflight.resolve.hw_names import ANY_GPU, likely_hw, similar_cards, unknown_card
 from preflight.resolve.local_cards import apple_card, cpu_card, gpu_card
 from preflight.resolve.resolution import Resolution
 from preflight.units import GIB
@@ -49,7 +49,7 @@ def find_hardware(hw: HwConfig, machine: Machine, resolution: Resolution) -> Har
             resolution.refuse("hw.card", "mps", "there is no Apple GPU here", "hw=auto")
             return None
     else:
-        found = custom_card(hw, resolution) if asked == "custom" else _catalog_card(hw, resolution)
+        found = custom_card(hw, resolution) if asked == "custom" else _catalog_card(hw, machine, resolution)
         if found is None:
             return None
         card, n_here, origin = found, 1, "given"
@@ -180,23 +180,34 @@ def _this_machine(machine: Machine) -> tuple[Card, int]:
     return cpu_card(machine), 1
 
 
-def _catalog_card(hw: HwConfig, resolution: Resolution) -> Card | None:
+def _catalog_card(hw: HwConfig, machine: Machine, resolution: Resolution) -> Card | None:
     name = hw.card
     try:
         card = catalog.find_card(name)
     except KeyError:
-        near = catalog.near_card_names(name)
-        meant = likely_hw(name)
-        if meant is None:
-            meant = _declared(replace(hw, card=near[0]))
-            message = f"{name} is no card of the catalog; the nearest are {', '.join(near)}"
-        else:
-            message = "a machine is written as hw=4x4090 (cards) or hw=2x8xh100 (nodes, cards)"
-        resolution.refuse("hw", _declared(hw), message, f"hw={meant} (a card of your own: hw=custom)")
+        message, fix = _instead_of_unknown(hw, machine)
+        resolution.refuse("hw", _declared(hw), message, fix)
         return None
     if catalog.is_ambiguous(name):
         resolution.provenance["hw.card"] = f"given: {name} fits several cards; taken is the commonest, {card.label}"
     return card
+
+
+def _instead_of_unknown(hw: HwConfig, machine: Machine) -> tuple[str, str]:
+    """What to say about a card that the catalog lacks, and an override that works."""
+    meant = likely_hw(_declared(hw))
+    if meant is not None:
+        written = "a machine is written as hw=4x4090 (cards) or hw=2x8xh100 (nodes, cards)"
+        return f"{written}; did you mean hw={meant}?", f"hw={meant}"
+    if hw.card.strip().lower() in ANY_GPU:
+        if machine.gpus:
+            here = _declared(replace(hw, card="auto"))
+            return "the card needs its name, or auto for the GPUs of this machine", f"hw={here}"
+        named = _declared(replace(hw, card="4090", n_gpus_per_node=hw.n_gpus_per_node or 1))
+        return "the card needs its name; no GPU is seen here to take it from", f"hw={named} dry_run=true"
+    near = similar_cards(hw.card)
+    fix = f"hw={_declared(replace(hw, card=near[0]))}" if near else "hw=auto action=compare"
+    return unknown_card(hw.card), fix
 
 
 def _n_nodes(hw: HwConfig, world: World | None) -> int:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from conf.compose import compose
 from conf.hardware import HardwareSource
-from preflight.resolve.hw_names import likely_hw, parse_hw
+from preflight.resolve.hw_names import likely_hw, parse_hw, similar_cards
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,8 @@ from preflight.resolve.hw_names import likely_hw, parse_hw
         ("2xcpu", {"card": "cpu", "n_nodes": 1, "n_gpus_per_node": 2}),
         ("4xRTX 4090", {"card": "RTX 4090", "n_nodes": 1, "n_gpus_per_node": 4}),
         ("4090", {"card": "4090"}),
+        ("4X4090", {"card": "4090", "n_nodes": 1, "n_gpus_per_node": 4}),
+        ("4090x4", {"card": "4090x4"}),  # the card first: told as a mistake when resolved
         ("auto", {"card": "auto"}),
         ("cpu", {"card": "cpu"}),
         ("NVIDIA GeForce RTX 4090", {"card": "NVIDIA GeForce RTX 4090"}),
@@ -67,6 +69,13 @@ def test_source_leaves_the_schema_and_other_groups_alone():
     [
         ("4*4090", "4x4090"),
         ("rtx4090x4", "4xrtx4090"),
+        ("4090x4", "4x4090"),
+        ("2x4090x4", "2x4x4090"),
+        ("4090*8", "8x4090"),
+        ("4,4090", "4x4090"),
+        ("3090,4090", None),
+        ("2x8", "2x8x4090"),
+        ("2x8xH100", "2x8xh100"),
         ("4 4090", "4x4090"),
         ("a100:8", "8xa100"),
         ("8xA100", "8xa100"),
@@ -78,3 +87,13 @@ def test_source_leaves_the_schema_and_other_groups_alone():
 )
 def test_likely_hw_reads_other_spellings(word, meant):
     assert likely_hw(word) == meant
+
+
+@pytest.mark.parametrize("word", ["foo", "tpu", "gpu", "banana", "titan", "xyz", ""])
+def test_similar_cards_are_none_when_none_is_like_it(word):
+    assert similar_cards(word) == []
+
+
+@pytest.mark.parametrize(("word", "first"), [("RTX 4095", "4090"), ("h300", "h200"), ("4090 Laptop GPU", "4090")])
+def test_similar_cards_begin_with_the_likeliest(word, first):
+    assert similar_cards(word)[0] == first

@@ -29,3 +29,8 @@ def test_hint_of_is_none_for_unknown_paths():
     assert hint_of("trainer.n_steps") is not None
     assert hint_of("trainer.n_step") is None
     assert hint_of("trainer.n_steps.x") is None
+
+
+def test_help_says_that_the_last_one_counts_and_how_tokens_are_written():
+    assert "the last of a KEY counts" in help_page()
+    assert "1e9 or 10B" in help_page()

@@ -6,40 +6,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conf.compose import compose
+from conf.schema import Config
 from preflight.errors import ConfigError
 
-# what is typed -> path of the problem, words of the message, the fix
+# what is typed -> path of the problem, words of the message, the fix (`instead`: of the word, not added to it)
 FAULTS = [
     ("model=gpt2_125m", "model", "no such choice; there are gpt2_10m, gpt2_124m", "model=gpt2_124m"),
     ("model=gpt2", "model", "no such choice", "model=gpt2_124m"),
     ("model=GPT2-XL", "model", "no such choice", "model=gpt2_1558m"),
     ("data=/tmp/x", "data", "no such choice", "data=text data.path=/tmp/x"),
-    ("gpus=4", "gpus", "did you mean hw", "hw.n_gpus_per_node=4"),
-    ("gpu=4x4090", "gpu", "did you mean hw", "hw=4x4090"),
-    ("8xh100", "", "an override is KEY=VALUE", "hw=8xh100"),
-    ("help", "", "an override is KEY=VALUE", "--help"),
+    ("gpus=4", "gpus", "did you mean hw", "hw.n_gpus_per_node=4 instead"),
+    ("gpu=4x4090", "gpu", "did you mean hw", "hw=4x4090 instead"),
+    ("8xh100", "", "an override is KEY=VALUE", "hw=8xh100 instead"),
+    ("help", "", "an override is KEY=VALUE", "--help instead"),
     ("train", "", "an override is KEY=VALUE", "leave out train: training is what happens"),
     ("trainer.precision=bfloat16", "trainer.precision", "one of auto", "trainer.precision=bf16"),
     ("model={n_layer:3}", "model", "takes a name", "model=gpt2_10m"),
     ("trainer=5", "trainer", "there are pretrain", "trainer=pretrain"),
     ("model=null", "model", "no such choice", "model=gpt2_10m"),
-    ("trackng=none", "trackng", "did you mean tracking?", "tracking=none"),
-    ("trainer.n_step=4", "trainer.n_step", "did you mean trainer.n_steps?", "trainer.n_steps=4"),
-    ("trainer.lr=1e-3", "trainer.lr", "did you mean trainer.learning_rate?", "trainer.learning_rate=1e-3"),
-    ("max_hours=3", "max_hours", "did you mean budget.max_hours?", "budget.max_hours=3"),
-    ("batch_size=8", "batch_size", "did you mean trainer.micro_batch_size?", "trainer.micro_batch_size=8"),
+    ("trackng=none", "trackng", "did you mean tracking?", "tracking=none instead"),
+    ("trainer.n_step=4", "trainer.n_step", "did you mean trainer.n_steps?", "trainer.n_steps=4 instead"),
+    ("trainer.lr=1e-3", "trainer.lr", "did you mean trainer.learning_rate?", "trainer.learning_rate=1e-3 instead"),
+    ("max_hours=3", "max_hours", "did you mean budget.max_hours?", "budget.max_hours=3 instead"),
+    ("batch_size=8", "batch_size", "did you mean trainer.micro_batch_size?", "trainer.micro_batch_size=8 instead"),
     ("trainer.foo=4", "trainer.foo", "trainer has micro_batch_size", "leave out trainer.foo=; --help"),
     ("qqq=4", "qqq", "no such option", "leave out qqq=; --help lists the options"),
-    ("hydra.run.dir=x", "hydra.run.dir", "Hydra's own settings are not used", "runs_dir=runs"),
-    ("hydra/launcher=slurm", "hydra/launcher", "Hydra's own settings are not used", "runs_dir=runs"),
+    ("hydra.run.dir=x", "hydra.run.dir", "Hydra's own settings are not used", "runs_dir=runs instead"),
+    ("hydra/launcher=slurm", "hydra/launcher", "Hydra's own settings are not used", "runs_dir=runs instead"),
     ("trainer.n_steps=10k", "trainer.n_steps", "a whole number, or null", "trainer.n_steps=10000"),
-    ("trainer.total_tokens=2.5B", "trainer.total_tokens", "a whole number", "trainer.total_tokens=2500000000"),
+    ("trainer.tokens_per_step=0.5M", "trainer.tokens_per_step", "a whole number", "trainer.tokens_per_step=500000"),
     ("trainer.total_tokens=491,520", "trainer.total_tokens", "needs -m", "trainer.total_tokens=491520"),
     ("trainer.n_steps=10.5", "trainer.n_steps", "a whole number", "trainer.n_steps=10"),
     ("trainer.n_steps=", "trainer.n_steps", "a whole number", "trainer.n_steps=null"),
     ("trainer.learning_rate=fast", "trainer.learning_rate", "a number, or null", "trainer.learning_rate=null"),
     ("trainer.beta1=fast", "trainer.beta1", "a number", "trainer.beta1=0.9"),
     ("budget.max_memory_fraction=95%", "budget.max_memory_fraction", "a number", "budget.max_memory_fraction=0.95"),
+    ("budget.max_hours=2h", "budget.max_hours", "a number", "budget.max_hours=2"),
+    ("budget.max_hours=90min", "budget.max_hours", "a number", "budget.max_hours=1.5"),
+    ("budget.max_cost_usd=$5", "budget.max_cost_usd", "a number", "budget.max_cost_usd=5"),
+    ("hw.price_usd_per_hour=1.2USD", "hw.price_usd_per_hour", "a number", "hw.price_usd_per_hour=1.2"),
+    ("hw.watts=0.4kW", "hw.watts", "a number", "hw.watts=400"),
+    ("hw.custom.memory_gib=24GB", "hw.custom.memory_gib", "a number", "hw.custom.memory_gib=24"),
+    ("hw=4,4090", "hw", "one machine is written as below", "hw=4x4090"),
+    ("hw.card=foo", "hw.card", "nor is one like it", "hw.card=auto"),
+    ("hw.card=4095", "hw.card", "the nearest are 4090", "hw.card=4090"),
+    ("hw.card=4x4090", "hw.card", "one card is wanted", "hw=4x4090 hw.card=4090"),
+    ("report=JSON", "report", "one of text", "report=json"),
     ("seed=null", "seed", "takes a whole number", "seed=1337"),
     ("dry_run=ture", "dry_run", "true or false", "dry_run=true"),
     ("trainer.precision=fp8", "trainer.precision", "one of auto, fp32, tf32, bf16, fp16", "trainer.precision=auto"),
@@ -58,14 +70,14 @@ FAULTS = [
     ("+trainer.n_steps=4", "", "nothing can be added with +", "trainer.n_steps=4"),
     ("++trainer.n_steps=4", "", "nothing can be added with +", "trainer.n_steps=4"),
     ("+experiment=llmc_124m", "", "nothing can be added with +", "experiment=llmc_124m"),
-    ("+trainer.lr=4", "trainer.lr", "did you mean", "trainer.learning_rate=4"),
+    ("+trainer.lr=4", "trainer.lr", "did you mean", "trainer.learning_rate=4 instead"),
     ("~trainer.n_steps", "trainer.n_steps", "cannot be removed", "leave out ~trainer.n_steps"),
     ("dry_run", "", "an override is KEY=VALUE", "dry_run=true"),
-    ("gpt2_124m", "", "an override is KEY=VALUE", "model=gpt2_124m"),
+    ("gpt2_124m", "", "an override is KEY=VALUE", "model=gpt2_124m instead"),
     ("trainer.n_steps", "", "an override is KEY=VALUE", "trainer.n_steps=VALUE"),
     ("--dry-run", "", "without dashes", "dry_run=true"),
     ("--model=tiny", "", "without dashes", "model=tiny"),
-    ("--lr=1e-3", "", "without dashes", "trainer.learning_rate=1e-3"),
+    ("--lr=1e-3", "", "without dashes", "trainer.learning_rate=1e-3 instead"),
     ("-v", "", "without dashes", "leave out v; --help lists the options"),
     ("seed= 5", "seed", "spaces round the =", "seed=5"),
     ("=5", "", "nothing stands left of the =", "no spaces round the ="),
@@ -83,34 +95,121 @@ def test_override_fault_is_explained_with_its_cure(typed, path, words, fix):
     ((told_path, message, told_fix),) = problems_of(typed)
     assert told_path == path
     assert words in message
-    assert told_fix == fix or (fix.startswith("leave out") and told_fix.startswith(fix))
+    whole_fix = f"{fix} of {typed}" if fix.endswith(" instead") else fix
+    assert told_fix == whole_fix or (fix.startswith("leave out") and told_fix.startswith(fix))
 
 
-@pytest.mark.parametrize(
-    "fix", sorted({fault[3] for fault in FAULTS if re.match(r"^'?(-m )?[\w.]+=(?!VALUE|A,B)", fault[3])})
-)
-def test_override_fix_works_as_typed_in_a_shell(fix):
-    compose(shlex.split(fix))
+SUPERSEDED = ("model", "hw", "seed", "trainer.n_steps", "dry_run")  # by the same key in a later line
 
 
 def test_override_faults_are_all_told_at_once():
-    typed = [fault[0] for fault in FAULTS if fault[1] not in ("model", "hw", "seed", "trainer.n_steps")]
+    typed = [fault[0] for fault in FAULTS if fault[1] not in SUPERSEDED]
     told = problems_of(*typed)
-    assert {fault[1] for fault in FAULTS if fault[1] not in ("model", "hw", "seed", "trainer.n_steps")} <= {
-        path for path, _, _ in told
-    }
+    assert {fault[1] for fault in FAULTS if fault[1] not in SUPERSEDED} <= {path for path, _, _ in told}
 
 
-def test_override_given_twice_is_told():
-    ((path, message, fix),) = problems_of("seed=1", "seed=2")
-    assert (path, fix) == ("seed", "seed=2")
-    assert "given 2 times (1, 2)" in message
+CURES = [(fault[0], fault[3]) for fault in FAULTS if not re.search("leave out|VALUE|A,B|no spaces", fault[3])]
 
 
-def test_option_and_its_value_in_two_words_are_one_mistake():
-    ((_, message, fix),) = problems_of("--model", "gpt2_124m")
-    assert message.startswith("--model=gpt2_124m")
-    assert fix == "model=gpt2_124m"
+@pytest.mark.parametrize(("typed", "fix"), CURES, ids=[typed for typed, _ in CURES])
+def test_override_fix_works_at_the_end_of_the_command_or_instead_of_the_word(typed, fix):
+    is_instead = fix.endswith(" instead")
+    compose([*([] if is_instead else [typed]), *shlex.split(fix.removesuffix(" instead"))])
+
+
+def notes_and_config(*argv: str) -> tuple[tuple[str, ...], Config]:
+    request = compose(argv)
+    assert request.config is not None
+    return request.notes, request.config
+
+
+def test_last_of_two_values_counts_and_a_note_says_so():
+    notes, config = notes_and_config("trainer.n_steps=5", "seed=3", "trainer.n_steps=null")
+    assert notes == ("trainer.n_steps given 2 times: null counts",)
+    assert (config.trainer.n_steps, config.seed) == (None, 3)
+
+
+def test_last_of_two_choices_counts():
+    notes, config = notes_and_config("model=gpt2_10m", "hw=4x4090", "hw=8xh100", "model=tiny", "hw=cpu")
+    assert notes == ("model given 2 times: tiny counts", "hw given 3 times: cpu counts")
+    assert (config.model.name, config.hw.card) == ("tiny", "cpu")
+
+
+def test_same_value_twice_needs_no_note():
+    assert notes_and_config("model=tiny", "model=tiny")[0] == ()
+
+
+def test_last_list_of_a_grid_counts():
+    request = compose(["-m", "seed=1,2", "hw=1x4090,8xh100", "seed=3"])
+    assert request.notes == ("seed given 2 times: 3 counts",)
+    assert [row.overrides for row in request.grid] == [("hw=1x4090", "seed=3"), ("hw=8xh100", "seed=3")]
+
+
+def test_value_that_is_given_again_is_not_judged():
+    assert notes_and_config("model=gpt2_125m", "model=gpt2_124m")[1].model.name == "gpt2_124m"
+
+
+# what is typed -> words of the one message, the fix
+PHRASES = [
+    (["model", "gpt2_124m"], "an override is KEY=VALUE", "model=gpt2_124m"),
+    (["model", "gpt2_125m"], "an override is KEY=VALUE", "model=gpt2_124m"),
+    (["dry_run", "true"], "an override is KEY=VALUE", "dry_run=true"),
+    (["hw", "4"], "an override is KEY=VALUE", "hw=4x4090"),
+    (["tracking.notes=my", "first", "run"], "a text with spaces needs quotes", "'tracking.notes=my first run'"),
+    (["tracking.notes=foo,", "bar"], "a text with spaces needs quotes", "'tracking.notes=\"foo, bar\"'"),
+    (["lr", "1e-3"], "an override is KEY=VALUE", "trainer.learning_rate=1e-3 instead of lr 1e-3"),
+    (["--model", "gpt2_124m"], "without dashes", "model=gpt2_124m"),
+    (["--n-gpus", "4"], "without dashes", "hw.n_gpus_per_node=4 instead of --n-gpus 4"),
+    (["model", "=", "tiny"], "no spaces round the =", "model=tiny"),
+    (["model", "=tiny"], "no spaces round the =", "model=tiny"),
+    (["model=", "tiny"], "no spaces round the =", "model=tiny"),
+    (["-m", "model=tiny,", "gpt2_10m"], "none within a value", "model=tiny,gpt2_10m"),
+    (["lowering.keep=[batch,", "model]"], "none within a value", "'lowering.keep=[batch,model]'"),
+    (
+        ["model=gpt2_124m,", "hw=4x4090,", "dry_run=true"],
+        "no commas between options",
+        "model=gpt2_124m hw=4x4090 dry_run=true",
+    ),
+    (["model=gpt2_124m", ",", "hw=4x4090"], "no commas between options", "model=gpt2_124m hw=4x4090"),
+    (["model=gpt2_124m,hw=4x4090"], "no commas between options", "model=gpt2_124m hw=4x4090"),
+    (["model=tiny,"], "no commas between options", "model=tiny"),
+    (["name=a,", "model=tiny"], "no commas between options", "name=a model=tiny"),
+    (
+        ["model=gpt2_1558m hw=1x4090"],
+        'in Python a string of its own: bill("model=gpt2_1558m", "hw=1x4090")',
+        "model=gpt2_1558m hw=1x4090",
+    ),
+]
+
+
+@pytest.mark.parametrize(("typed", "words", "fix"), PHRASES, ids=[" ".join(each[0]) for each in PHRASES])
+def test_words_of_one_mistake_have_one_message_and_its_fix_works(typed, words, fix):
+    ((_, message, told_fix),) = problems_of(*typed)
+    assert words in message
+    assert told_fix == fix
+    cure, _, out = fix.partition(" instead of ")
+    compose([*([] if out else typed), *shlex.split(cure)])
+
+
+def test_options_of_one_string_are_not_lost_when_one_of_them_is_given_again():
+    ((_, message, _),) = problems_of("model=gpt2_1558m hw=1x4090", "model=tiny")
+    assert message.startswith("model=gpt2_1558m hw=1x4090: ")
+
+
+def test_switch_takes_no_other_word_with_it():
+    assert [fix for _, _, fix in problems_of("dry_run", "8xh100")] == ["dry_run=true", "hw=8xh100 instead of 8xh100"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("10B", 10**10), ("2.5b", 2_500_000_000), ("1e9", 10**9), ("300M", 3 * 10**8), ("1T", 10**12), ("500k", 500_000)],
+)
+def test_total_tokens_may_be_written_short(text, tokens):
+    config = compose([f"trainer.total_tokens={text}"]).config
+    assert config is not None
+    assert config.trainer.total_tokens == tokens
+    rows = compose(["-m", f"trainer.total_tokens=1000,{text}"]).grid
+    assert [row.config.trainer.total_tokens for row in rows] == [1000, tokens]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,10 @@ def test_grid_row_marks_a_machine_that_is_not_here(make_plan):
     assert " GO on paper " in grid_row(make_bill(make_plan(), (mismatch,)))
 
 
-def test_grid_error_row_is_one_line(make_plan):
-    error = ConfigError([Problem(path="hw", value="4x4091", message="no such card", fix="hw=4x4090")])
-    assert grid_error_row("hw=4x4091", error) == "hw=4x4091: hw=4x4091: no such card"
+def test_grid_error_row_is_one_line_with_the_fix(make_plan):
+    problem = Problem(path="hw", value="4x4091", message="no such card", fix="hw=4x4090")
+    assert grid_error_row("hw=4x4091", ConfigError([problem])) == "hw=4x4091: no such card. To fix: hw=4x4090"
+    assert grid_error_row("model=tiny hw=4x4091", ConfigError([problem, problem])) == (
+        "model=tiny hw=4x4091: no such card. To fix: hw=4x4090 (and 1 more)"
+    )
+    assert grid_error_row("seed=1", ConfigError([problem])) == "seed=1: hw=4x4091: no such card. To fix: hw=4x4090"

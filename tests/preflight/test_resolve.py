@@ -89,7 +89,16 @@ FAULTS = [
         "there are batch, precision, model",
         "'lowering.keep=[batch,precision]'",
     ),
-    (["hw=9090"], "hw", "9090 is no card of the catalog; the nearest are", None),
+    (["hw=9090"], "hw", "9090 is no card of the catalog; the nearest are", "hw=5090"),
+    (["hw=1xfoo"], "hw", "nor is one like it; action=compare lists all cards", "hw=auto action=compare"),
+    (["hw=tpu"], "hw", "nor is one like it", "hw=auto action=compare"),
+    (["hw=4090x4"], "hw", "did you mean hw=4x4090?", "hw=4x4090"),
+    (["hw=2x4090x4"], "hw", "did you mean hw=2x4x4090?", "hw=2x4x4090"),
+    (["hw=h100x8"], "hw", "did you mean hw=8xh100?", "hw=8xh100"),
+    (["hw=4"], "hw", "did you mean hw=4x4090?", "hw=4x4090"),
+    (["hw=2x8"], "hw", "did you mean hw=2x8x4090?", "hw=2x8x4090"),
+    (["hw=cuda"], "hw", "no GPU is seen here", "hw=1x4090 dry_run=true"),
+    (["hw=2xgpu"], "hw", "no GPU is seen here", "hw=2x4090 dry_run=true"),
     (["hw.country=atlantis"], "hw.country", "no electricity data for 'atlantis'", "hw.country=world"),
     (
         ["hw=v100", "model=gpt2_124m", "trainer.precision=bf16"],
@@ -120,7 +129,7 @@ FAULTS = [
     (["model=llama_7b", "data=stdlib"], "data", "tokenizer of its own", None),
     (["data.path=/etc"], "data.path", "has no effect with data=auto", None),
     (["hw.custom.watts=3"], "hw.custom.watts", "has no effect with hw.card=auto", None),
-    (["hw=mps"], "hw.card", "no Apple GPU here", None),
+    (["hw=mps"], "hw.card", "no Apple GPU here", "hw=auto"),
     (["model.vocab_size=100"], "model.vocab_size", "bytes go up to 255", "model.vocab_size=256"),
     (["data.val_fraction=1"], "data.val_fraction", "below 1", "data.val_fraction=0.1"),
 ]
@@ -135,8 +144,15 @@ def test_contradiction_is_explained_and_its_fix_works(typed, path, words, fix):
         assert problem.fix
         return
     assert problem.fix == fix
-    keys = {override.partition("=")[0] for override in shlex.split(fix)}
-    resolved(*[line for line in typed if line.partition("=")[0] not in keys], *shlex.split(fix))
+    resolved(*typed, *shlex.split(fix))  # simply added to the end: the last one counts
+
+
+@pytest.mark.parametrize(("asked", "fix"), [("gpu", "auto"), ("cuda", "auto"), ("2xgpu", "2xauto")])
+def test_any_gpu_means_the_ones_that_are_here(asked, fix):
+    machine = with_gpus(RTX_4090, RTX_4090)
+    problem = problem_of(f"hw={asked}", "model=gpt2_124m", machine=machine)
+    assert problem.fix == f"hw={fix}"
+    assert resolved(f"hw={asked}", "model=gpt2_124m", problem.fix, machine=machine).hw.n_gpus_per_node == 2
 
 
 def test_rungs_can_all_be_kept():
