@@ -7,6 +7,7 @@ to be taken out, and its cure says so: `model=tiny instead of modle=tiny`.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -72,7 +73,7 @@ def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
     key, _, text = line.partition("=")
     key_fault = _key_fault(key, text)
     if key_fault is not None:
-        return Judged(parsed=None, problems=[key_fault])
+        return Judged(parsed=None, problems=[_with_a_sound_value(parser, key_fault, multirun=multirun)])
     parsed = _parse(parser, key, text)
     if parsed is None:
         return Judged(parsed=None, problems=[_quoting_fault(key, text)])
@@ -80,6 +81,15 @@ def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
         parsed = replace(parsed, _value=text)  # hw=4090 is a name, not a number
     parsed, problems = _value_faults(parsed, text, multirun=multirun)
     return Judged(parsed=parsed, problems=problems)
+
+
+def _with_a_sound_value(parser: OverridesParser, key_fault: Problem, *, multirun: bool) -> Problem:
+    """`modle=gpt2_125m` has two faults, and one cure."""
+    words = shlex.split(key_fault.fix) if "=" in key_fault.fix and "leave out" not in key_fault.fix else []
+    if len(words) != 1:
+        return key_fault
+    judged = _judge(parser, words[0], multirun=multirun)
+    return replace(key_fault, fix=judged.problems[0].fix) if judged.problems else key_fault
 
 
 def _parse(parser: OverridesParser, key: str, text: str) -> Override | None:
