@@ -45,7 +45,7 @@ SPREADS = {
     "checkpoint_seconds": Spread(machine=0.6, plan=0.3, run=0.25, noise=0.25),
     "startup_seconds": Spread(machine=0.5, plan=0.1, run=0.2, noise=0.2),
     "compile_seconds": Spread(machine=0.5, plan=0.3, run=0.3, noise=0.3),
-    "shutdown_seconds": Spread(machine=0.5, plan=0.1, run=0.3, noise=0.3),
+    "shutdown_seconds": Spread(machine=2.0, plan=0.1, run=0.3, noise=0.3),
     "watts": Spread(machine=0.2, plan=0.1, run=0.03, noise=0.03, skew=0.0),
 }
 WALL_LEAVES = {
@@ -55,6 +55,7 @@ WALL_LEAVES = {
     "compile_seconds": "wall_compile_seconds",
     "shutdown_seconds": "wall_shutdown_seconds",
 }
+EXACTLY_TIMED = ("watts", "shutdown_seconds")  # without a process to start or kernels to load
 ABSOLUTES = ("startup_seconds", "compile_seconds", "shutdown_seconds", "watts")
 MAX_LIKENESS = 0.7  # of two plans that are not the same: some of the formula's error is of a single shape
 # Plans are alike when their sizes are: distances of logarithms, in units of these.
@@ -206,7 +207,7 @@ def _ratio_factor(key: str, plan: RunPlan, runs: Sequence[Run], elsewhere: str) 
             continue  # one is a closed connection, the other nothing
         measured, formula = _measured(key, run), _formula(key, run.plan, run.actual.get("step_seconds"))
         if measured and formula:
-            clock = (CLOCK_SECONDS / measured) ** 2 if key != "watts" else 0.0
+            clock = (CLOCK_SECONDS / measured) ** 2 if key not in EXACTLY_TIMED else 0.0
             observations.append(_observation(run, measured / formula, clock))
     factor = factor_from(observations, SPREADS[key], elsewhere)
     if factor is None or key not in ABSOLUTES:

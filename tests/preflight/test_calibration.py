@@ -319,3 +319,11 @@ def test_the_end_of_a_run_is_learnt_from_runs_that_are_tracked_alike(plan: RunPl
     assert "shutdown_seconds" not in calibrate(plan, [record], None).factors
     bill = estimate(replace(tracked, calibration=calibrate(tracked, [record] * 3, None)))
     assert bill.wall.terms_seconds["shutdown"] == pytest.approx(3.0, rel=0.15)
+
+
+def test_an_end_that_takes_no_time_is_learnt_from_one_run(plan: RunPlan) -> None:
+    tracked = replace(plan, tracking=replace(plan.tracking, backend=TrackingBackend.wandb))
+    record = part(SimulatedMachine(), tracked, 0, 200)
+    record["actual"]["actual/wall_shutdown_seconds"] = 0.017
+    bill = estimate(replace(tracked, calibration=calibrate(tracked, [record], None)))
+    assert bill.wall.terms_seconds["shutdown"] == pytest.approx(0.017, rel=0.3)
