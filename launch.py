@@ -9,9 +9,26 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
+
+EARLY_SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 143, "SIGHUP": 143}
+
+
+def _end_early(number: int, frame: FrameType | None) -> NoReturn:
+    """There is nothing to save yet."""
+    os._exit(EARLY_SIGNALS[signal.Signals(number).name])
+
+
+if __name__ == "__main__":  # before the imports that take time
+    for _name in EARLY_SIGNALS:
+        if hasattr(signal, _name):
+            signal.signal(getattr(signal, _name), _end_early)
+
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +36,7 @@ from pathlib import Path
 from conf.compose import compose
 from launcher.decide import Answer, answer, planned
 from launcher.finish import finish
+from launcher.output import complain, prepare_streams, say
 from preflight import rundir
 from preflight.bill import Bill, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
@@ -26,6 +44,7 @@ from preflight.machine.snapshot import probe
 from preflight.report.text import bill_text
 from trainers.backends import local
 from trainers.outcome import leave
+from trainers.signals import PARENT_VARIABLE, stop_with_parent
 
 
 def bill(*overrides: str) -> Bill:
@@ -39,12 +58,15 @@ def bill(*overrides: str) -> Bill:
 
 def show(answer: Bill) -> None:
     """The same screen as on the command line."""
-    print(bill_text(answer), end="")
+    say(bill_text(answer).removesuffix("\n"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit codes of preflight.errors.ExitCode."""
     started_unix = time.time()
+    prepare_streams()
+    if PARENT_VARIABLE in os.environ:  # a row of a grid
+        stop_with_parent()
     argv = sys.argv[1:] if argv is None else list(argv)
     is_under_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
     if is_under_torchrun and os.environ["RANK"] != "0":
@@ -86,7 +108,7 @@ def _follow(started_unix: float) -> int:
     try:
         word = torchrun.receive()
     except PreflightError as error:
-        print(error, file=sys.stderr)
+        complain(str(error))
         return error.exit_code
     if word["document"] is None:
         return int(word["exit_code"])

@@ -228,7 +228,6 @@ class LauncherConfig:
     """How the plan reaches its processors."""
 
     grace_seconds: float = 120.0  # to finish the step and save after a signal
-    rendezvous_timeout_seconds: float = 60.0  # for a rank to receive the plan under torchrun
 
 
 @dataclass(kw_only=True, slots=True)

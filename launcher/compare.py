@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.schema import Config, ReportChoice
+from launcher.output import say
 from preflight.compare import Comparison, compare
 from preflight.errors import ConfigError, ExitCode, Problem
 from preflight.machine.snapshot import probe
@@ -31,9 +32,9 @@ def show(comparison: Comparison, report: ReportChoice) -> ExitCode:
 
         _write("png", comparison.options.png, compare_png(comparison))
     if report is ReportChoice.json:
-        print(json.dumps(compare_document(comparison), allow_nan=False))
+        say(json.dumps(compare_document(comparison), allow_nan=False))
     else:
-        print(compare_text(comparison, is_full=report is ReportChoice.full), end="")
+        say(compare_text(comparison, is_full=report is ReportChoice.full).removesuffix("\n"))
     return compare_exit_code(comparison)
 
 

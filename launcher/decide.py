@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
-import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 from conf.compose import Request, compose, sound_part
 from conf.schema import Action, Config, ReportChoice
 from launcher.finish import record
+from launcher.output import complain, say
 from preflight import rundir
 from preflight.bill import Bill, for_launch, make_bill
 from preflight.calibration.calibrate import calibrate
@@ -39,23 +42,35 @@ class Answer:
     exit_code: int
     bill: Bill | None = None
     run_dir: Path | None = None  # None: nothing to start
+    lock: int | None = None  # keeps other launchers out of run_dir while it is open
     resume: bool = False
     as_json: bool = False
 
 
 def answer(argv: Sequence[str]) -> Answer:
     """Everything up to the first process; nothing that a user can cause leaves here as a traceback."""
-    as_json = "report=json" in argv
+    as_json = any(re.fullmatch(r"""\+*report=["']?json["']?""", word) for word in argv)
     try:
         return _answer(argv)
     except PreflightError as first:
         error = _with_further_problems(first, argv)
-        if as_json:
-            problems = error.problems if isinstance(error, ConfigError) else [_as_problem(error)]
-            print(json.dumps(error_document(error.exit_code, problems)))
-        else:
-            print(error, file=sys.stderr)
-        return Answer(exit_code=error.exit_code, as_json=as_json)
+    except Exception as fault:
+        if os.environ.get("PREFLIGHT_DEBUG"):
+            raise
+        error = _own_fault(fault)
+    if as_json:
+        problems = error.problems if isinstance(error, ConfigError) else [_as_problem(error)]
+        say(json.dumps(error_document(error.exit_code, problems)))
+    else:
+        complain(str(error))
+    return Answer(exit_code=error.exit_code, as_json=as_json)
+
+
+def _own_fault(fault: Exception) -> ConfigError:
+    """Nobody foresaw this; the user learns where it is and how to see more."""
+    place = traceback.extract_tb(fault.__traceback__)[-1]
+    message = f"a fault of preflight: {type(fault).__name__}: {fault} ({place.filename}:{place.lineno})"
+    return ConfigError([Problem(path="", value="", message=message, fix="PREFLIGHT_DEBUG=1 shows the whole traceback")])
 
 
 def _with_further_problems(error: PreflightError, argv: Sequence[str]) -> PreflightError:
@@ -93,7 +108,7 @@ def _ledger(config: Config) -> Ledger:
     place = config.runs_dir if config.calibration == "ledger" else config.calibration
     ledger = read_ledger(Path(place).expanduser(), n_last=100)
     for warning in ledger.warnings:
-        print(warning, file=sys.stderr)
+        complain(warning)
     return ledger
 
 
@@ -107,15 +122,16 @@ def _compared(config: Config, argv: Sequence[str]) -> Comparison:
 def _answer(argv: Sequence[str]) -> Answer:
     request = compose(argv)
     for note in request.notes:
-        print(note, file=sys.stderr)
+        complain(note)
     if request.text is not None:
-        print(request.text)
+        say(request.text)
         return Answer(exit_code=ExitCode.OK)
     if request.config is None:
         from launcher.grid import bills_and_runs  # single bills do not pay for it
 
         return Answer(exit_code=bills_and_runs(request))
     config = request.config
+    _check_runs_dir(config)
     machine = probe(Path(config.runs_dir))
     if config.resume is not None or config.plan is not None:
         return _frozen(config, machine, request)
@@ -140,11 +156,15 @@ def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
     if not config.dry_run:
         findings = check(bill.plan, machine)
         bill = make_bill(bill.asked_plan or bill.plan, findings)
+    if folder is None and "runs_dir" in given:
+        bill = _recorded_in(bill, str(Path(config.runs_dir).expanduser().resolve()))
     if folder is not None and rundir.is_finished(folder):
-        print(f"{folder} is finished; nothing to resume")
+        word = f"{folder} is finished; nothing to resume"
+        as_json = config.report is ReportChoice.json
+        say(json.dumps({**error_document(ExitCode.OK, ()), "message": word}) if as_json else word)
         return Answer(exit_code=ExitCode.OK)
     if folder is not None:
-        print(f"resuming {folder}; the bill is that of the whole run", file=sys.stderr)
+        complain(f"resuming {folder}; the bill is that of the whole run")
     return _show_and_prepare(config, bill, findings, folder)
 
 
@@ -154,18 +174,34 @@ def _show_and_prepare(config: Config, bill: Bill, findings: tuple[Finding, ...],
     as_json = config.report is ReportChoice.json
     starts = not config.dry_run and bill.exit_code == ExitCode.OK
     if not (as_json and starts):  # then the one document comes at the end
-        print(render(bill, config.report), end="", flush=True)
+        say(render(bill, config.report).removesuffix("\n"))
     if not starts:
         if not config.dry_run and bill.exit_code != ExitCode.CONFIG:
             record(bill, None, None, bill.exit_code, bill.verdict.decision.name)
         return Answer(exit_code=bill.exit_code, bill=bill, as_json=as_json)
     if folder is not None:
+        lock = rundir.claim(folder)
         rundir.forget_actual(folder)
-        return Answer(exit_code=ExitCode.OK, bill=bill, run_dir=folder, resume=True, as_json=as_json)
+        return Answer(exit_code=ExitCode.OK, bill=bill, run_dir=folder, lock=lock, resume=True, as_json=as_json)
     folder = rundir.create(bill.plan)
+    lock = rundir.claim(folder)
     rundir.write_plan(rundir.plan_document(bill, findings), folder)
     (folder / rundir.REPORT).write_text(render(bill, ReportChoice.full))
-    return Answer(exit_code=ExitCode.OK, bill=bill, run_dir=folder, as_json=as_json)
+    return Answer(exit_code=ExitCode.OK, bill=bill, run_dir=folder, lock=lock, as_json=as_json)
+
+
+def _check_runs_dir(config: Config) -> None:
+    """Before anything is read from it or written to it."""
+    place = Path(config.runs_dir).expanduser()
+    if place.exists() and not place.is_dir():
+        message = "is no folder"
+        raise ConfigError([Problem(path="runs_dir", value=config.runs_dir, message=message, fix="runs_dir=runs")])
+
+
+def _recorded_in(bill: Bill, runs_dir: str) -> Bill:
+    """The same bill, its run elsewhere."""
+    asked = bill.asked_plan and replace(bill.asked_plan, runs_dir=runs_dir)
+    return replace(bill, plan=replace(bill.plan, runs_dir=runs_dir), asked_plan=asked)
 
 
 def _as_problem(error: PreflightError) -> Problem:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.output import complain, say
 from preflight import rundir
 from preflight.actual import Actual
 from preflight.bill import Bill
+from preflight.errors import ExitCode
 from preflight.planfile import to_jsonable
 from preflight.record import append_to_ledger
 from preflight.report.render import actual_text, bill_document
@@ -17,11 +19,12 @@ from trainers.outcome import Outcome
 
 
 def record(bill: Bill, actual: Actual | None, run_dir: Path | None, exit_code: int, reason: str) -> None:
-    """One line in the ledger; a disk that refuses it is said, and costs neither the run nor its exit code."""
-    try:
-        append_to_ledger(Path(bill.plan.runs_dir), bill, actual, run_dir=run_dir, exit_code=exit_code, reason=reason)
-    except OSError as error:
-        print(f"the ledger was not written: {error}", file=sys.stderr)
+    """One line in the ledger."""
+    runs_dir = Path(bill.plan.runs_dir)
+    _try(
+        lambda: append_to_ledger(runs_dir, bill, actual, run_dir=run_dir, exit_code=exit_code, reason=reason),
+        "the ledger was not written",
+    )
 
 
 def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int:
@@ -29,17 +32,30 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
     actual = rundir.read_actual(run_dir)
     if actual is None:  # the trainer ended before it could measure
         actual = rundir.unmeasured(bill.plan, run_dir, outcome.exit_code, outcome.reason, outcome.failed_rank)
-    elif outcome.failed_rank is not None:  # rank 0 wrote down that its neighbour was gone; the cause is known here
+    elif outcome.failed_rank is not None and actual.exit_code == ExitCode.TRAINING_FAILED:
+        # rank 0 may have written down that its neighbour was gone; the cause is known here
         actual = replace(
             actual, exit_code=outcome.exit_code, exit_reason=outcome.reason, failed_rank=outcome.failed_rank
         )
-    rundir.write_actual(run_dir, actual)
+    _try(lambda: rundir.write_actual(run_dir, actual), "actual.json was not written")
     record(bill, actual, run_dir, actual.exit_code, actual.exit_reason)
     comparison = actual_text(bill.estimate, actual, bill.plan.trainer.n_steps)
-    with (run_dir / rundir.REPORT).open("a") as file:
-        file.write("\n" + comparison)
+    _try(lambda: _append(run_dir / rundir.REPORT, "\n" + comparison), "report.txt was not completed")
     if as_json:
-        print(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))
+        say(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))
     else:
-        print(f"\n{comparison}\n{actual.exit_reason} | {run_dir}")
+        say(f"\n{comparison}\n{actual.exit_reason} | {run_dir}")
     return actual.exit_code
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def _try(act: Callable[[], None], trouble: str) -> None:
+    """A disk that refuses costs a line on the screen, neither the run nor its exit code."""
+    try:
+        act()
+    except OSError as error:
+        complain(f"{trouble}: {error}")

@@ -3,48 +3,83 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from conf.compose import GridRow, Request
 from conf.schema import Action, ReportChoice
 from launcher.decide import planned
+from launcher.output import complain, say
 from preflight.bill import Bill, for_launch, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
 from preflight.report.render import bill_document, error_document, grid_error_row, grid_header, grid_row
+from trainers.backends import local
+from trainers.signals import PARENT_VARIABLE
 
+Document = dict[str, Any]
+
+INTERRUPTED = (130, 143)
 WORST_FIRST = (2, 5, 4, 3, 6, 143, 130, 0)
 
 
 def bills_and_runs(request: Request) -> int:
     """Every row has its line, also after one that fails; the worst exit code is returned."""
-    _refuse_comparisons(request)
+    _refuse_what_is_no_grid(request)
     as_json = request.grid[0].config.report is ReportChoice.json
     documents, codes = [], []
     if not as_json:
-        print(grid_header())
+        say(grid_header())
     for row in request.grid:
         document, line, code = _row(row)
         documents.append(document)
         codes.append(code)
         if not as_json:
-            print(line, flush=True)
+            say(line)
+    if not request.grid[0].config.dry_run:
+        documents, codes = _launch_all(request.grid, documents, as_json=as_json)
     if as_json:
-        print(json.dumps({"schema_version": 1, "rows": documents, "exit_code": _worst(codes)}))
-    return _worst([_launch(row) for row in request.grid]) if not request.grid[0].config.dry_run else _worst(codes)
+        say(json.dumps({"schema_version": 1, "rows": documents, "exit_code": _worst(codes)}))
+    return _worst(codes)
 
 
-def _refuse_comparisons(request: Request) -> None:
-    """A comparison is a table already."""
-    if any(row.config.action is Action.compare for row in request.grid):
-        message = "a grid of comparisons would be a table of tables"
-        fix = "leave out -m and compare one job, or -m with hw=1x4090,8xh100 dry_run=true"
-        raise ConfigError([Problem(path="action", value="compare", message=message, fix=fix)])
+def _launch_all(rows: Sequence[GridRow], bills: list[Document], *, as_json: bool) -> tuple[list[Document], list[int]]:
+    """One after the other; whoever interrupts a row means the grid."""
+    documents, codes = list(bills), []
+    for index, row in enumerate(rows):
+        code, document = _launch(row, as_json=as_json)
+        codes.append(code)
+        if document is not None:
+            documents[index] = {"job": documents[index]["job"], **document}
+        if code in INTERRUPTED and index + 1 < len(rows):
+            complain(f"interrupted: {len(rows) - index - 1} rows of the grid were not started")
+            break
+    return documents, codes
 
 
-def _row(row: GridRow) -> tuple[dict[str, object], str, int]:
+def _refuse_what_is_no_grid(request: Request) -> None:
+    """A comparison is a table already, and a frozen plan is one plan."""
+    problems = []
+    for row in request.grid:
+        frozen = {"plan": row.config.plan, "resume": row.config.resume}
+        if row.config.action is Action.compare:
+            message = "a grid of comparisons would be a table of tables"
+            fix = "leave out -m and compare one job, or -m with hw=1x4090,8xh100 dry_run=true"
+            problems.append(Problem(path="action", value="compare", message=message, fix=fix))
+        for key, value in frozen.items():
+            if value is not None:
+                message = "a frozen plan is one plan, no grid"
+                problems.append(Problem(path=key, value=value, message=message, fix=f"{key}={value} without -m"))
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def _row(row: GridRow) -> tuple[Document, str, int]:
     """One bill as a document, a line and an exit code."""
     job = " ".join(row.varying) or "-"
     try:
@@ -61,10 +96,20 @@ def _line(job: str, bill: Bill) -> str:
     return f"{grid_row(bill)}  {job}"
 
 
-def _launch(row: GridRow) -> int:
-    """A fresh process a job, so that none inherits memory or counters from the one before."""
+def _launch(row: GridRow, *, as_json: bool) -> tuple[int, Document | None]:
+    """A fresh process a job, so that none inherits memory or counters from the one before; its document, if any."""
     launch = Path(__file__).resolve().parents[1] / "launch.py"
-    return subprocess.run([sys.executable, str(launch), *row.overrides], check=False).returncode
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen(
+            [sys.executable, str(launch), *row.overrides],
+            stdout=told if as_json else None,
+            env=os.environ | {PARENT_VARIABLE: str(os.getpid())},
+            start_new_session=True,
+        )
+        code = local.attend(process, row.config.launcher.grace_seconds + 10)
+        told.seek(0)
+        lines = told.read().splitlines()
+    return code, json.loads(lines[-1]) if lines else None
 
 
 def _worst(codes: list[int]) -> int:

@@ -198,7 +198,6 @@ class LauncherPlan:
     """How the plan reaches its processors."""
 
     grace_seconds: float
-    rendezvous_timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,15 +73,29 @@ def read_json(kind: type[T], path: Path, key: str) -> T:
 
 
 def write_json(document: Mapping[str, Any], path: Path, *, exclusive: bool = False) -> None:
-    """One JSON document, written beside its place, flushed and renamed; `exclusive` fails when it is there already."""
+    """One JSON document, whole or not at all; `exclusive` raises FileExistsError when there is one already."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **{k: to_jsonable(v) for k, v in document.items()}}, indent=1)
-    if exclusive:
-        with path.open("x") as file:
-            file.write(text + "\n")
-        return
     temporary = path.with_name(path.name + f".{os.getpid()}.tmp")
-    with temporary.open("w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if exclusive:
+            _link(temporary, path)
+        else:
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """A link never replaces; file systems without links (buckets, exFAT) leave a moment between look and rename."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        if path.exists():
+            raise FileExistsError(path) from None
+        temporary.replace(path)

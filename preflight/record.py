@@ -87,7 +87,7 @@ def append_to_ledger(
 ) -> None:
     """One line, atomically, also when the answer was no. Raises OSError when the disk refuses."""
     record = make_record(bill, actual, run_dir=run_dir, exit_code=exit_code, reason=reason)
-    append_line(ledger_path(runs_dir), record)
+    append_line(runs_dir / LEDGER_NAME, record)
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
@@ -146,8 +146,10 @@ def read_ledger(place: Path, n_last: int | None = None) -> Ledger:
     path = ledger_path(place)
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Ledger(records=(), warnings=(), sha256=None)
+    except OSError as error:
+        return Ledger(records=(), warnings=(f"{path} cannot be read: {error.strerror}",), sha256=None)
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     records, warnings = [], []
     for number, line in lines if n_last is None else lines[-n_last:]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,11 @@ ACTUAL = "actual.json"
 REPORT = "report.txt"
 UNMEASURED = tuple(name for name in NUMBERS if name not in ("n_steps_done", "first_step", "energy_is_measured"))
 CHECKPOINTS = "checkpoints/step_*.pt"
+LOCK = "lock"  # held while a launcher works in the folder
+POSITIVE_COUNTS = (
+    "micro_batch_size", "grad_accum_steps", "tokens_per_step", "sequence_length", "n_steps",
+    "n_eval_sequences", "checkpoint_interval", "keep_checkpoints", "log_interval",
+)  # fmt: skip
 
 
 def create(plan: RunPlan) -> Path:
@@ -65,7 +72,56 @@ def write_plan(document: Mapping[str, Any], run_dir: Path) -> None:
 def replay(path: Path) -> tuple[Bill, tuple[Finding, ...]]:
     """The bill that was printed when this plan was frozen, worked out again from the file alone."""
     findings = read_json(tuple[Finding, ...], path, "findings")
-    return make_bill(read_json(RunPlan, path, "asked_plan"), findings), findings
+    plan = read_json(RunPlan, path, "asked_plan")
+    if faults := faults_of(plan):
+        message = f"not a plan that can be worked out: {'; '.join(faults)}"
+        raise ConfigError([Problem(path="plan", value=str(path), message=message, fix="plan=RUN_DIR/plan.json")])
+    return make_bill(plan, findings), findings
+
+
+def faults_of(plan: RunPlan) -> list[str]:
+    """What a file edited by hand may break; the launcher's own plans never have any."""
+    model, trainer, hw = plan.model, plan.trainer, plan.hw
+    counts = {
+        **{name: getattr(model, name) for name in ("n_layer", "n_head", "n_kv_head", "n_embd", "d_ff", "vocab_size")},
+        **{name: getattr(trainer, name) for name in POSITIVE_COUNTS},
+        "n_nodes": hw.n_nodes,
+        "n_gpus_per_node": hw.n_gpus_per_node,
+    }
+    faults = [f"{name}={count} must be at least 1" for name, count in counts.items() if count < 1]
+    if trainer.eval_interval < 0 or not isfinite(trainer.learning_rate) or trainer.learning_rate <= 0:
+        faults.append(f"eval_interval={trainer.eval_interval}, learning_rate={trainer.learning_rate}")
+    if faults:
+        return faults
+    if model.n_embd % model.n_head or model.n_head % model.n_kv_head:
+        faults.append(f"n_head={model.n_head} does not divide n_embd={model.n_embd}, or n_kv_head n_head")
+    passes = trainer.micro_batch_size * trainer.grad_accum_steps * trainer.sequence_length * hw.world_size
+    if passes != trainer.tokens_per_step:
+        faults.append(f"tokens_per_step={trainer.tokens_per_step}, its passes make {passes}")
+    return faults
+
+
+def claim(run_dir: Path) -> int | None:
+    """Hold the folder for this process and its life (a file descriptor); ConfigError when another launcher has it."""
+    try:
+        import fcntl
+    except ImportError:  # not POSIX
+        return None
+    descriptor = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode() or "?"
+        os.close(descriptor)
+        message = f"process {holder} is training there"
+        raise ConfigError(
+            [Problem(path="resume", value=str(run_dir), message=message, fix="wait, or stop it")]
+        ) from None
+    except OSError:  # a network file system without locks
+        return descriptor
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
 
 
 def find(which: str, runs_dir: Path) -> Path:
@@ -87,7 +143,10 @@ def _latest(runs_dir: Path) -> Path | None:
 def read_actual(run_dir: Path) -> Actual | None:
     """What the trainer measured; None when it ended before it could write."""
     path = run_dir / ACTUAL
-    return read_json(Actual, path, "actual") if path.is_file() else None
+    try:
+        return read_json(Actual, path, "actual") if path.is_file() else None
+    except ConfigError:  # a full disk cut it short: nothing was measured that can be read
+        return None
 
 
 def write_actual(run_dir: Path, actual: Actual) -> None:
@@ -124,5 +183,9 @@ def unmeasured(plan: RunPlan, run_dir: Path, exit_code: int, reason: str, failed
 def _last_logged_step(run_dir: Path) -> int:
     path = run_dir / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.is_file() else []
-    whole = [line for line in lines if line.startswith("{") and line.endswith("}")]
-    return int(json.loads(whole[-1])["step"]) if whole else 0
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError):  # torn
+            continue
+    return 0

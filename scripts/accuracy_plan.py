@@ -59,7 +59,7 @@ def plan_of_run(
             max_hours=None, max_cost_usd=None, max_energy_kwh=None, max_memory_fraction=0.95, judge_on=JudgeOn.mid
         ),
         lowering=LoweringPlan(policy=PolicyChoice.off, keep=(), allow_model=False, smaller_models=()),
-        launcher=LauncherPlan(grace_seconds=60.0, rendezvous_timeout_seconds=60.0),
+        launcher=LauncherPlan(grace_seconds=60.0),
         tracking=TrackingPlan(
             backend=TrackingBackend.none, mode=TrackingMode.offline, project="", entity=None, notes="", tags=()
         ),

@@ -120,7 +120,7 @@ def build_plan(
             max_hours=24.0, max_cost_usd=None, max_energy_kwh=None, max_memory_fraction=0.95, judge_on=JudgeOn.mid
         ),
         lowering=LoweringPlan(policy=PolicyChoice.auto, keep=(), allow_model=False, smaller_models=()),
-        launcher=LauncherPlan(grace_seconds=60.0, rendezvous_timeout_seconds=60.0),
+        launcher=LauncherPlan(grace_seconds=60.0),
         tracking=TrackingPlan(
             backend=TrackingBackend.none, mode=TrackingMode.offline, project="test", entity=None, notes="", tags=()
         ),

@@ -92,7 +92,6 @@ RANGES = {
     "compare.max_hours": _positive("null", 10**7),
     "compare.max_gpus": _count(1024, "null"),
     "launcher.grace_seconds": _positive("120", 10**6),
-    "launcher.rendezvous_timeout_seconds": _positive("60", 10**6),
     "seed": Range(0, 2**32 - 1, "1337"),
 }
 

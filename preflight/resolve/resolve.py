@@ -91,7 +91,6 @@ def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolu
         ),
         launcher=LauncherPlan(
             grace_seconds=config.launcher.grace_seconds,
-            rendezvous_timeout_seconds=config.launcher.rendezvous_timeout_seconds,
         ),
         tracking=_resolve_tracking(config),
         software=Software(python=machine.python, torch=machine.torch, preflight=VERSION),

@@ -57,6 +57,13 @@ def _allocator() -> dict[str, str]:
     return {} if name in os.environ or "PYTORCH_ALLOC_CONF" in os.environ else {name: "expandable_segments:True"}
 
 
+def attend(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
+    """Wait for a child in a session of its own, passing signals on to it; its exit code, 128 + n for signal n."""
+    with _forwarding(process) as received:
+        code = _wait(process, received, grace_seconds)
+    return code if code >= 0 else 128 - code
+
+
 @contextmanager
 def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[list[str]]:
     """Pass signals on to the child; yields the names received so far."""
