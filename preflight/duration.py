@@ -12,7 +12,7 @@ from math import log2
 from conf.schema import DataKind, TrackingBackend
 from preflight.band import Band
 from preflight.plan import CardKind, RunPlan
-from preflight.step_time import StepTimeEstimate
+from preflight.step_time.step import StepTimeEstimate
 from preflight.units import format_runs
 
 # Start-up: interpreter, `import torch` (2-3 s from a warm disk cache), W&B, CUDA context, process group, model, data.

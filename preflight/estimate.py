@@ -9,7 +9,7 @@ from preflight.duration import WallEstimate, estimate_wall
 from preflight.memory.peak import MemoryEstimate, estimate_memory
 from preflight.params import count_params
 from preflight.plan import RunPlan
-from preflight.step_time import StepTimeEstimate, estimate_step_time
+from preflight.step_time.step import StepTimeEstimate, estimate_step_time
 from preflight.value import ValueEstimate, estimate_value
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
 
-from preflight.step_constants import CUDA, FITTED, StepConstants
-from preflight.step_time import estimate_step_time
+from preflight.step_time.constants import CUDA, FITTED, StepConstants
+from preflight.step_time.step import estimate_step_time
 from scripts.accuracy_throughput import MeasuredStep
 
 # Round numbers from before any fit.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from conf.schema import Family, Tokenizer
 from preflight import catalog
-from preflight.implementation import Implementation
 from preflight.params import count_params
 from preflight.plan import Card, Checkpointing, ModelPlan, Precision, RunPlan
+from preflight.step_time.implementation import Implementation
 from scripts.accuracy_plan import plan_of_run
 
 GPT2_VOCAB_SIZE = 50257

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from preflight.plan import Precision
-from preflight.step_constants import CONSTANTS
-from preflight.step_time import all_ranks_peak_flops_per_second
+from preflight.step_time.constants import CONSTANTS
+from preflight.step_time.step import all_ranks_peak_flops_per_second
 from scripts.accuracy_fit import estimated_seconds, fit
 from scripts.accuracy_throughput import MeasuredStep
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from conf.schema import TrackingBackend
 from preflight.actual import is_whole
-from preflight.calibration.evidence import Observation, Spread, factor_from
+from preflight.calibration.evidence import Observation, Spread, factor_from, sound_numbers
 from preflight.calibration.memory_fit import memory_factors
 from preflight.duration import (
     checkpoint_seconds,
@@ -29,7 +29,7 @@ from preflight.params import count_params
 from preflight.plan import NO_CALIBRATION, Calibration, CardKind, Factor, ModelPlan, RunPlan, TrainerPlan
 from preflight.planfile import from_jsonable, to_jsonable
 from preflight.rates import watts_of
-from preflight.step_time import StepTimeEstimate, estimate_step_time
+from preflight.step_time.step import StepTimeEstimate, estimate_step_time
 from preflight.units import JOULES_PER_KWH
 
 MAX_RECORDS = 50  # the newest that match; older ones would count for little and cost time in every bill
@@ -106,12 +106,12 @@ def _signature(plan: Mapping[str, Any]) -> tuple[Any, ...]:
 def _matches(record: Mapping[str, Any], wanted: tuple[Any, ...]) -> bool:
     """A measured run of the same kind; records of another shape (an older program's) do not match."""
     try:
-        actual = record["actual"]
-        if not actual or _signature(record["plan"]) != wanted:
+        if not record["actual"] or _signature(record["plan"]) != wanted:
             return False
-        n_steps_measured = int(actual["actual/n_steps_done"]) - int(actual.get("actual/first_step") or 0)
+        actual = sound_numbers(record["actual"])
+        n_steps_measured = int(actual["n_steps_done"]) - int(actual.get("first_step", 0))
         return n_steps_measured >= max(1, min(MIN_STEPS, int(record["plan"]["trainer"]["n_steps"])))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return False
 
 
@@ -125,14 +125,14 @@ def _runs(plan: RunPlan, records: Sequence[Mapping[str, Any]]) -> list[Run]:
         if identity not in plans:
             plans[identity] = _plan_of(record["plan"], plan)
         key = _key(record["plan"])
-        actual = {name.removeprefix("actual/"): value for name, value in record["actual"].items()}
+        actual = sound_numbers(record["actual"])
         runs.append(
             Run(
                 plan=plans[identity],
                 key=key,
                 likeness=1.0 if key == mine else MAX_LIKENESS * _likeness(plans[identity], plan),
                 actual=actual,
-                first_step=int(actual.get("first_step") or 0),
+                first_step=int(actual.get("first_step", 0)),
                 n_steps_done=int(actual["n_steps_done"]),
             )
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from preflight.estimate import Estimate
 from preflight.memory.peak import estimate_memory
 from preflight.plan import Precision, RunPlan
-from preflight.step_time import estimate_step_time
+from preflight.step_time.step import estimate_step_time
 from preflight.units import format_bytes, format_count, format_seconds
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
 from preflight.verdict.judge import Change

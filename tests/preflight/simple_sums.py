@@ -17,7 +17,7 @@ from preflight.estimate import Estimate
 from preflight.lowering import lower, rungs
 from preflight.memory.peak import MemoryEstimate
 from preflight.plan import ModelPlan, Precision, RunPlan
-from preflight.step_time import StepTimeEstimate
+from preflight.step_time.step import StepTimeEstimate
 from preflight.units import GIB, SECONDS_PER_HOUR
 from preflight.value import ValueEstimate
 from preflight.verdict import fitting, judge, remedies

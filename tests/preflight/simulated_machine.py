@@ -11,7 +11,7 @@ from typing import Any
 from preflight.memory.peak import estimate_memory
 from preflight.plan import NO_CALIBRATION, Calibration, Factor, ModelPlan, RunPlan
 from preflight.planfile import to_jsonable
-from preflight.step_time import estimate_step_time
+from preflight.step_time.step import estimate_step_time
 from preflight.units import MIB
 
 MakePlan = Callable[..., RunPlan]

@@ -17,7 +17,7 @@ from preflight.calibration.calibrate import calibrate
 from preflight.estimate import estimate
 from preflight.memory.peak import estimate_memory
 from preflight.plan import NO_CALIBRATION, Precision, RunPlan
-from preflight.step_time import estimate_step_time
+from preflight.step_time.step import estimate_step_time
 from preflight.units import MIB
 
 MakePlan = Callable[..., RunPlan]

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.card_rates import card_rates, peak_flops_per_second
 from preflight.plan import Precision
-from preflight.step_constants import CONSTANTS, CUDA
+from preflight.step_time.card_rates import card_rates, peak_flops_per_second
+from preflight.step_time.constants import CONSTANTS, CUDA
 from tests.conftest import A100_80GB, CPU, RTX_4090, build_plan
 
 V100 = replace(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.communication import Fabric, all_reduce_seconds, exposed_seconds, fabric
-from preflight.implementation import OUR_TRAINER, Implementation
+from preflight.step_time.communication import Fabric, all_reduce_seconds, exposed_seconds, fabric
+from preflight.step_time.implementation import OUR_TRAINER, Implementation
 from tests.conftest import A100_80GB, CPU, RTX_4090, build_plan
 
 MIB = 2**20

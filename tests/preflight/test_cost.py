@@ -10,7 +10,7 @@ from preflight.band import Band, exact
 from preflight.cost import CostEstimate, estimate_cost
 from preflight.duration import WallEstimate, estimate_wall
 from preflight.plan import Offer, RunPlan
-from preflight.step_time import estimate_step_time
+from preflight.step_time.step import estimate_step_time
 from tests.conftest import build_plan
 
 TEN_HOURS = WallEstimate(

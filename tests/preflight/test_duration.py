@@ -10,7 +10,7 @@ from conf.schema import DataKind, TrackingBackend
 from preflight import duration
 from preflight.duration import WallEstimate, estimate_wall
 from preflight.plan import Calibration, Factor, RunPlan
-from preflight.step_time import estimate_step_time
+from preflight.step_time.step import estimate_step_time
 from tests.conftest import A100_80GB, RTX_4090, build_plan
 
 CHECKPOINT_BYTES = 12 * 124_000_000

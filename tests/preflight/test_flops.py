@@ -1,6 +1,6 @@
 """FLOPs against hand-worked counts and against two public logs."""
 
-from preflight.flops import (
+from preflight.step_time.flops import (
     attention_forward_flops_per_token,
     head_forward_flops_per_token,
     layer_forward_flops_per_token,

@@ -12,7 +12,7 @@ from preflight.cost import estimate_cost
 from preflight.duration import WallEstimate, estimate_wall
 from preflight.params import count_params
 from preflight.plan import ModelPlan, Precision, RunPlan
-from preflight.step_time import estimate_step_time
+from preflight.step_time.step import estimate_step_time
 from preflight.units import SECONDS_PER_HOUR
 from tests.conftest import GPT2_124M, build_plan
 

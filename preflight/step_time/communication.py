@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from preflight.implementation import Implementation
 from preflight.plan import Card, CardKind, HwPlan
 from preflight.priors import link
+from preflight.step_time.implementation import Implementation
 
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's default bucket_cap_mb
 REFERENCE_PCIE_GENERATION = 4  # of links.csv

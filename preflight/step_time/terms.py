@@ -7,18 +7,18 @@ as the backward pass does not hide them. Not modelled, but in the band: data sta
 
 from __future__ import annotations
 
-from preflight.card_rates import CardRates
-from preflight.communication import exposed_seconds
-from preflight.flops import (
+from preflight.params import count_params
+from preflight.plan import Checkpointing, Precision, RunPlan
+from preflight.step_time.card_rates import CardRates
+from preflight.step_time.communication import exposed_seconds
+from preflight.step_time.constants import StepConstants
+from preflight.step_time.flops import (
     BACKWARD_PER_FORWARD,
     attention_forward_flops_per_token,
     head_forward_flops_per_token,
     layer_forward_flops_per_token,
 )
-from preflight.implementation import Implementation
-from preflight.params import count_params
-from preflight.plan import Checkpointing, Precision, RunPlan
-from preflight.step_constants import StepConstants
+from preflight.step_time.implementation import Implementation
 
 FORWARD_AND_BACKWARD = 1 + BACKWARD_PER_FORWARD
 HALF_PRECISIONS = (Precision.bf16, Precision.fp16)

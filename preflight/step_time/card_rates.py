@@ -11,7 +11,7 @@ from math import pow
 
 from preflight.plan import Card, CardKind, HwPlan, Precision
 from preflight.priors import attention_fraction, matmul_fraction
-from preflight.step_constants import StepConstants
+from preflight.step_time.constants import StepConstants
 
 A100_RIDGE_FLOPS_PER_BYTE = 135.0  # 0.87 x 312 TFLOPS / 2039 GB/s, rounded
 # An A100 can spend 1.28 W on each TFLOPS of its peak. Boards with less (H100 0.71, L4 0.60, H100 PCIe 0.46, B200 0.44)

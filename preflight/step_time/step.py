@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from preflight.band import Band, around
-from preflight.card_rates import card_rates, peak_flops_per_second
-from preflight.flops import train_flops_per_token
-from preflight.implementation import OUR_TRAINER, Implementation
 from preflight.plan import CardKind, RunPlan
-from preflight.step_constants import CONSTANTS, StepConstants
-from preflight.step_terms import step_terms_seconds
+from preflight.step_time.card_rates import card_rates, peak_flops_per_second
+from preflight.step_time.constants import CONSTANTS, StepConstants
+from preflight.step_time.flops import train_flops_per_token
+from preflight.step_time.implementation import OUR_TRAINER, Implementation
+from preflight.step_time.terms import step_terms_seconds
 from preflight.units import format_runs
 
 

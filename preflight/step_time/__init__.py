@@ -1,0 +1,1 @@
+"""Seconds of one optimizer step: FLOPs, rates of the card, traffic, launches and communication."""
