@@ -9,10 +9,11 @@ disturbances make runs slower.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, sqrt
+from typing import Any
 
 from preflight.calibration.next_run import noise_of
 from preflight.calibration.robust import combined, inflation, recent_mean, robust_mean
@@ -22,6 +23,8 @@ NOISE_PRIOR_RUNS = 4.0  # the noise assumed counts like that many runs
 MAX_NOISE = 4.0  # times the noise assumed
 DIFFERENCE_TO_SIGMA = 1.0 / (0.6745 * sqrt(2.0))  # median |difference| of two normal values -> standard deviation
 SAME_PLAN = "same plan"
+FIRST_STEP = "actual/first_step"
+SMALLEST, LARGEST = 1e-12, 1e18  # seconds, bytes, steps, kWh: beyond them a file was edited by hand, or damaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,15 @@ class Observation:
     likeness: float
     log_ratio: float
     variance: float  # beyond `Spread.run`: short runs and clocks
+
+
+def sound_numbers(flat: Mapping[str, Any]) -> dict[str, float]:
+    """The leaves of a record's `actual/` numbers that can have been measured; NaN and texts are in no range."""
+    return {
+        name.removeprefix("actual/"): value
+        for name, value in flat.items()
+        if isinstance(value, int | float) and (SMALLEST <= value <= LARGEST or (name == FIRST_STEP and value == 0))
+    }
 
 
 def factor_from(observations: Sequence[Observation], spread: Spread, elsewhere: str) -> Factor | None:

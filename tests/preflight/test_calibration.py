@@ -14,6 +14,7 @@ from simulated_machine import SimulatedMachine, cpu_plan
 
 from conf.schema import TrackingBackend
 from preflight.calibration.calibrate import calibrate
+from preflight.calibration.evidence import sound_numbers
 from preflight.estimate import estimate
 from preflight.memory.peak import estimate_memory
 from preflight.plan import NO_CALIBRATION, Precision, RunPlan
@@ -327,3 +328,23 @@ def test_an_end_that_takes_no_time_is_learnt_from_one_run(plan: RunPlan) -> None
     record["actual"]["actual/wall_shutdown_seconds"] = 0.017
     bill = estimate(replace(tracked, calibration=calibrate(tracked, [record], None)))
     assert bill.wall.terms_seconds["shutdown"] == pytest.approx(0.017, rel=0.3)
+
+
+@pytest.mark.parametrize("leaf", ["step_seconds", "peak_device_bytes", "wall_startup_seconds", "n_steps_done"])
+@pytest.mark.parametrize("nonsense", [-1, 0, math.nan, math.inf, "text", None, [1], 10**400, 1e-320])
+def test_numbers_that_nobody_measured_are_passed_over(plan: RunPlan, leaf: str, nonsense: Any) -> None:
+    machine = SimulatedMachine(pace=2.0)
+    sound = [machine.run(plan), machine.run(plan)]
+    broken = machine.run(plan)
+    broken["actual"][f"actual/{leaf}"] = nonsense
+    calibration = calibrate(plan, [*sound, broken], "sha")
+    without = calibrate(plan, sound, "sha")
+    assert calibration.n_runs == (2 if leaf == "n_steps_done" else 3)
+    if leaf == "step_seconds":
+        assert calibration.factors["step_seconds"] == without.factors["step_seconds"]
+    estimate(replace(plan, calibration=calibration))
+
+
+def test_sound_numbers_keeps_what_can_have_been_measured() -> None:
+    flat = {"actual/first_step": 0, "actual/step_seconds": 0.5, "actual/energy_is_measured": True, "actual/mfu": 0}
+    assert sound_numbers(flat) == {"first_step": 0, "step_seconds": 0.5, "energy_is_measured": True}
