@@ -118,14 +118,22 @@ def _merge(parsed: list[Override]) -> DictConfig:
     """Hydra's composition; what still goes wrong lies in a YAML file or in an interpolation."""
     try:
         return merge(parsed)
-    except (HydraException, OmegaConfBaseException, ValueError, AttributeError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
         raise ConfigError([_yaml_problem(error)]) from error
+    except RecursionError as error:
+        message = "the defaults lists of the YAML files in conf/ lead back to themselves"
+        raise ConfigError([Problem(path="", value="", message=message, fix="take one of them out")]) from error
 
 
 def _yaml_problem(error: Exception) -> Problem:
+    """Hydra tells in a first line where it was, OmegaConf in the next one why."""
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     key = str(getattr(cause, "full_key", None) or "")
-    message = str(getattr(cause, "msg", None) or cause).strip().splitlines()[0]
+    text = str(getattr(cause, "msg", None) or cause).strip() or type(cause).__name__
+    lines = [line.strip() for line in text.splitlines()]
+    message = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
+    place = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
+    message += f" ({place})" if place and not key else ""
     fix = "compare the YAML files in conf/ and the ${...} values with conf/schema.py"
     return Problem(path=key, value="?" if key else "", message=message, fix=fix)
 

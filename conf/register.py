@@ -7,6 +7,7 @@ tests/conf/test_register.py holds the result against Hydra's full composition.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -22,11 +23,14 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
+from yaml import MarkedYAMLError, YAMLError  # type: ignore[import-untyped]
 
 from conf import schema
 from conf.hardware import SCHEMA_NAME, HardwareSource
+from preflight.errors import ConfigError, Problem
 
 CONF_DIR = Path(__file__).parent
 CONFIG_NAME = "config"
@@ -52,7 +56,7 @@ def register() -> ConfigLoaderImpl:
     for group, node in GROUPS.items():
         if node is not None:
             store.store(group=group, name=SCHEMA_NAME, node=node)
-    for source in (FileConfigSource, StructuredConfigSource, HardwareSource):
+    for source in (YamlSource, StructuredConfigSource, HardwareSource):
         SourcesRegistry.instance().register(source)
     return ConfigLoaderImpl(search_path())
 
@@ -60,7 +64,7 @@ def register() -> ConfigLoaderImpl:
 def search_path() -> ConfigSearchPath:
     """The YAML first, then names of hardware, then the schemas, which Hydra wants last."""
     path = ConfigSearchPathImpl()
-    path.append("main", f"file://{CONF_DIR}")
+    path.append("main", f"{YamlSource.scheme()}://{CONF_DIR}")
     path.append("catalog", f"{HardwareSource.scheme()}://")
     path.append("schema", f"{StructuredConfigSource.scheme()}://")
     return path
@@ -71,6 +75,32 @@ def options(group: str) -> list[str]:
     """The choices of a group that can be listed."""
     names = [name for name in register().repository.get_group_options(group) if name != SCHEMA_NAME]
     return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+
+
+class YamlSource(FileConfigSource):
+    """Hydra's, with a word on which file cannot be read, and where."""
+
+    @staticmethod
+    def scheme() -> str:
+        """Its name on Hydra's search path, where `file` is Hydra's own."""
+        return "yaml"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """ConfigError for what is no YAML, no UTF-8 or no mapping of options."""
+        try:
+            return super().load_config(config_path)
+        except HydraException:
+            raise
+        except (YAMLError, OSError, ValueError) as error:
+            path = os.path.join(self.path, self._normalize_file_name(config_path))
+            raise ConfigError([_file_problem(path, error)]) from error
+
+
+def _file_problem(path: str, error: Exception) -> Problem:
+    mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+    place = path if mark is None else f"{path} line {mark.line + 1}"
+    cause = getattr(error, "problem", None) or getattr(error, "reason", None) or " ".join(str(error).split())
+    return Problem(path="", value="", message=f"{place} cannot be read: {cause}", fix=f"correct {path}")
 
 
 class _Repository(CachingConfigRepository):

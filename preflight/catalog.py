@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from preflight.plan import Card, CardKind, Electricity, Offer
+from preflight.tables import Columns, read_table
 from preflight.units import GB, MIB
 
 CATALOG_DIR = Path(__file__).resolve().parent.parent / "conf" / "catalog"
@@ -24,6 +25,27 @@ _NOISE = frozenset(_MAKERS | {"gpu", "graphics", "card", "accelerator"})
 # A price this much older than the catalog's newest one is used only when nobody newer sells that count.
 CURRENT_DAYS = 180
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_RATES = tuple(f"{precision}_tflops" for precision in _PRECISIONS)
+_FLAGS = dict.fromkeys(("ecc", "has_bf16", "p2p_over_pcie"), "[01]?")
+_COLUMNS = {
+    "cards": Columns(
+        texts=("name", "aliases", "label", "source", "as_of"),
+        numbers=("compute_capability", "memory_mib_addressable", "bandwidth_gb_per_second", "watts",
+                 "nvlink_gb_per_second", *_RATES),
+        forms={"also": ".*", "bare_names": ".*", "kind": "|".join(kind.value for kind in CardKind),
+               "pcie_generation": r"\d?", **_FLAGS},
+    ),
+    "prices": Columns(
+        texts=("provider", "instance", "card", "source"),
+        numbers=("usd_per_hour", "usd_per_hour_spot"),
+        forms={"n_gpus": r"[1-9]\d{0,3}", "counts_sold": r"\d{1,4}(-\d{1,4})?( \d{1,4}(-\d{1,4})?)*"},
+        dates=("as_of",),
+    ),
+    "electricity": Columns(
+        texts=("country", "source", "as_of"), numbers=("usd_per_kwh", "g_co2_per_kwh"), forms={"codes": ".*"}
+    ),
+    "pue": Columns(texts=("provider", "source"), numbers=(), forms={"pue": r"[1-9](\.\d+)?"}),
+}  # fmt: skip
 
 
 def find_card(name: str) -> Card:
@@ -99,6 +121,11 @@ def is_current(offer: Offer) -> bool:
     return offer.as_of >= _oldest_current()
 
 
+def most_on_a_node() -> int:
+    """Cards of the largest machine that somebody rents out."""
+    return max(max(_counts_sold(row)) for row in _rows("prices"))
+
+
 def provider_names() -> tuple[str, ...]:
     """Everybody whose prices are listed."""
     return tuple(dict.fromkeys(row["provider"] for row in _rows("prices")))
@@ -156,10 +183,7 @@ def pue(provider: str) -> tuple[float, str]:
 
 @cache
 def _rows(table: str) -> tuple[dict[str, str], ...]:
-    import csv
-
-    with (CATALOG_DIR / f"{table}.csv").open(newline="", encoding="utf-8") as file:
-        return tuple(csv.DictReader(file))
+    return read_table(CATALOG_DIR / f"{table}.csv", _COLUMNS[table])
 
 
 @lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -71,12 +72,12 @@ def prepared_name(kind: DataKind, tokenizer: Tokenizer, val_fraction: float, pat
 
 def n_bytes_below(path: Path) -> int:
     """Of a file, or of all files below a folder."""
-    return sum(stat.st_size for _, stat in _files_below(path))
+    return sum(status.st_size for _, status in _files_below(path))
 
 
 def _fingerprint(path: Path) -> int:
     """Changes with the place, the names, the sizes and the times of a file or of all files below a folder."""
-    facts = [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in _files_below(path)]
+    facts = [(str(file), status.st_size, status.st_mtime_ns) for file, status in _files_below(path)]
     return crc32(repr((str(path), facts)).encode())
 
 
@@ -84,6 +85,40 @@ def _files_below(path: Path) -> list[tuple[Path, os.stat_result]]:
     """Dangling links are no text."""
     files = [path] if path.is_file() else sorted(Path(top, name) for top, _, names in os.walk(path) for name in names)
     return [(file, file.stat()) for file in files if file.exists()]
+
+
+def text_fault(path: Path) -> str | None:
+    """Why a file, or a folder of them, cannot be read as text; hidden files are none, nor are pipes in a folder."""
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return f"{path} is not a regular file"  # reading a pipe or a device may never end
+        files = [path] if stat.S_ISREG(mode) else list(_shown_files_below(path))
+        closed = next((file for file in files if not os.access(file, os.R_OK)), None)
+        n_bytes = sum(file.stat().st_size for file in files)
+    except OSError as error:
+        return f"{error.filename or path} cannot be read: {error.strerror or error}"
+    if closed is not None:
+        return f"{closed} cannot be read: Permission denied"
+    if not files:
+        return f"{path} has no file in it"
+    return f"{path} is empty" if n_bytes == 0 else None
+
+
+def _shown_files_below(folder: Path) -> Iterator[Path]:
+    for top, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (path for name in names if not name.startswith(".") and (path := Path(top, name)).is_file())
+
+
+def _raise(error: OSError) -> None:
+    """os.walk passes over folders that it may not list."""
+    raise error
+
+
+def option_of(kind: DataKind) -> str:
+    """Which option leads to the folder of token files."""
+    return "data.path" if kind is DataKind.bin else "data.dir"
 
 
 def prepare_command(kind: DataKind, folder: str, tokenizer: Tokenizer, val_fraction: float) -> str:
@@ -95,8 +130,11 @@ def prepare_command(kind: DataKind, folder: str, tokenizer: Tokenizer, val_fract
     return shlex.join(words)
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """None: not prepared. ConfigError with the cause when the file is torn or not one of ours."""
+def read_manifest(folder: Path, option: str = "data.dir") -> Manifest | None:
+    """None: not prepared. ConfigError with the cause when the file is torn or not one of ours.
+
+    `option` is how the folder was chosen: with `data.path` it is the user's, and does without a manifest.
+    """
     path = folder / MANIFEST_NAME
     try:
         document = loads(path.read_text(encoding="utf-8"))
@@ -115,7 +153,13 @@ def read_manifest(folder: Path) -> Manifest | None:
         cause = f"torn or not a manifest of ours: {error}"
     else:
         return manifest if isinstance(manifest, Manifest) else None
-    raise ConfigError([Problem(path="data.dir", value=str(path), message=cause, fix=f"rm '{path}' and prepare again")])
+    fix = shlex.join(["rm", str(path)]) if option == "data.path" else _prepare_again(folder)
+    raise ConfigError([Problem(path=option, value=str(path), message=cause, fix=fix)])
+
+
+def _prepare_again(folder: Path) -> str:
+    """The whole folder: without its manifest it would be in the way of the next preparation."""
+    return f"{shlex.join(['rm', '-r', str(folder)])} and prepare the data again"
 
 
 def manifest_of_foreign_files(folder: Path, vocab_size: int, dtype: str | None = None) -> Manifest | None:
@@ -152,7 +196,7 @@ def folder_problems(
             *(
                 fault
                 for name, n_tokens in manifest.n_tokens().items()
-                for fault in _file_faults(folder / name, n_tokens, manifest, vocab_size, sequence_length)
+                for fault in _file_faults(folder / name, n_tokens, manifest, vocab_size, sequence_length, option)
             ),
         )
     )
@@ -167,16 +211,19 @@ def _vocabulary_faults(manifest: Manifest, vocab_size: int) -> Iterator[tuple[st
 
 
 def _file_faults(
-    path: Path, n_tokens: int, manifest: Manifest, vocab_size: int, sequence_length: int
+    path: Path, n_tokens: int, manifest: Manifest, vocab_size: int, sequence_length: int, option: str
 ) -> Iterator[tuple[str, str]]:
-    prepare_again = f"rm '{path.parent / MANIFEST_NAME}' and prepare the data again"
-    if not path.is_file():
-        yield f"{path.name} is missing", prepare_again
+    prepare_again = f"{option}=FOLDER of whole token files" if option == "data.path" else _prepare_again(path.parent)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        yield f"{path.name} {'cannot be read: Permission denied' if path.is_file() else 'is missing'}", prepare_again
         return
     item_bytes, n_bytes = ITEM_BYTES[manifest.dtype], path.stat().st_size
     if n_bytes != n_tokens * item_bytes:
         expected = f"{n_tokens:,} {manifest.dtype} tokens take {n_tokens * item_bytes:,}"
-        yield f"{path.name} has {n_bytes:,} bytes, {expected}: torn, or another dtype", prepare_again
+        is_whole = option == "data.path" and manifest.sha256 and n_bytes % item_bytes == 0
+        without_manifest = shlex.join(["rm", str(path.parent / MANIFEST_NAME)])
+        fix = f"{without_manifest}: the tokens are counted as they are" if is_whole else prepare_again
+        yield f"{path.name} has {n_bytes:,} bytes, {expected}: torn, or another dtype", fix
         return
     if n_tokens <= sequence_length:  # one sequence needs its length and one more token as the last target
         shorter = f"trainer.sequence_length={n_tokens - 1}" if n_tokens > 1 else "more text"

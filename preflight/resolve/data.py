@@ -14,8 +14,10 @@ from preflight.dataset import (
     folder_problems,
     manifest_of_foreign_files,
     n_bytes_below,
+    option_of,
     prepared_name,
     read_manifest,
+    text_fault,
 )
 from preflight.errors import ConfigError
 from preflight.plan import DataPlan
@@ -76,6 +78,8 @@ def _check_length(data: DataConfig, n_source_bytes: int, sequence_length: int, r
 
 def _own_path(data: DataConfig, kind: DataKind, resolution: Resolution) -> Path | None:
     """Absolute; None when the kind has none, or when it is missing."""
+    if not resolution.is_sound("data.path"):
+        return None
     if data.path is None or not data.path.strip():
         is_needed = kind is DataKind.text or data.kind is DataKind.bin
         if is_needed:
@@ -97,16 +101,14 @@ def _own_path(data: DataConfig, kind: DataKind, resolution: Resolution) -> Path 
 
 
 def _path_fault(path: Path, kind: DataKind) -> str | None:
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists, without raising where a folder on the way is closed
         return f"{path} does not exist"
     if kind is DataKind.bin:
-        missing = [name for name in ("train.bin", "val.bin") if not (path / name).is_file()]
+        if not path.is_dir():
+            return f"{path} is not a folder"
+        missing = [name for name in ("train.bin", "val.bin") if not os.path.isfile(path / name)]
         return f"{path} has no {' and no '.join(missing)}" if missing else None
-    if path.is_file():
-        return f"{path} is empty" if path.stat().st_size == 0 else None
-    if not any(files for _, _, files in os.walk(path)):
-        return f"{path} has no file in it"
-    return None
+    return text_fault(path)
 
 
 def _check_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution) -> None:
@@ -130,8 +132,9 @@ def _manifest(
     folder: Path, kind: DataKind, model: ModelConfig, sequence_length: int, resolution: Resolution
 ) -> Manifest | None:
     """What lies there, with everything that is wrong with it noted."""
+    option = option_of(kind)
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(folder, option)
     except ConfigError as error:
         resolution.problems.extend(error.problems)
         return None
@@ -145,7 +148,6 @@ def _manifest(
             f"detected: {manifest.tokenizer.name} tokens for a {model.tokenizer.name} model, "
             f"which uses {manifest.vocab_size:,} of its {model.vocab_size:,} ids"
         )
-    option = "data.path" if kind is DataKind.bin else "data.dir"
     resolution.problems.extend(
         folder_problems(folder, manifest, vocab_size=model.vocab_size, sequence_length=sequence_length, option=option)
     )

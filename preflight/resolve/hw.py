@@ -13,7 +13,7 @@ from preflight import catalog
 from preflight.errors import WrongMachine
 from preflight.machine.snapshot import Machine, World
 from preflight.plan import Card, CardKind, Electricity, HwPlan, Offer
-from preflight.resolve.hw_names import ANY_GPU, likely_hw, similar_cards, unknown_card
+from preflight.resolve.hw_names import ANY_GPU, MAX_PER_NODE, likely_hw, similar_cards, unknown_card
 from preflight.resolve.local_cards import apple_card, cpu_card, gpu_card
 from preflight.resolve.resolution import Resolution
 from preflight.units import GIB
@@ -56,6 +56,8 @@ def find_hardware(hw: HwConfig, machine: Machine, resolution: Resolution) -> Har
     if resolution.provenance.setdefault("hw.card", origin) and machine.world is not None:
         n_here = machine.world.local_world_size
     is_counted = hw.n_gpus_per_node is not None
+    if card.kind in (CardKind.cuda, CardKind.rocm) and machine.world is None:
+        _refuse_crowded_node(hw, resolution)
     return Hardware(
         card=card,
         n_nodes=_n_nodes(hw, machine.world),
@@ -161,6 +163,21 @@ def custom_card(hw: HwConfig, resolution: Resolution) -> Card | None:
         source="given",
         as_of="",
     )
+
+
+def _refuse_crowded_node(hw: HwConfig, resolution: Resolution) -> None:
+    """Somebody means several nodes: the links inside a node and the price of one are of no such machine."""
+    n_gpus = hw.n_gpus_per_node
+    if n_gpus is None or n_gpus <= MAX_PER_NODE or not resolution.is_sound("hw.n_gpus_per_node"):
+        return
+    each = catalog.most_on_a_node()
+    n_nodes = max(1, round(hw.n_nodes * n_gpus / each))
+    message = (
+        f"no machine has {n_gpus} cards; {each} on a node are the most that is rented out, {MAX_PER_NODE} the most "
+        f"that is built: hw={n_nodes}x{each}x{hw.card}"
+    )
+    fix = f"hw.n_nodes={n_nodes} hw.n_gpus_per_node={each}"
+    resolution.refuse("hw.n_gpus_per_node", n_gpus, message, fix)
 
 
 def _refuse_stray_numbers(hw: HwConfig, asked: str, resolution: Resolution) -> None:

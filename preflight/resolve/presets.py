@@ -1,11 +1,15 @@
-"""Which shape does a model have, and which smaller ones of its kind are there? Reads the YAML of conf/model."""
+"""Which shape does a model have, and which smaller ones of its kind are there? Reads the YAML of conf/model.
+
+Hydra composes the one model that is asked for; the others are only candidates for a smaller one, so a file that cannot
+be read, or that does not describe a model by itself, is left out with a note and stops nobody.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from conf.schema import Family, ModelConfig, Tokenizer
 from preflight.params import count_params
@@ -13,6 +17,8 @@ from preflight.plan import ModelPlan
 
 MODEL_DIR = Path(__file__).resolve().parents[2] / "conf" / "model"
 SHAPE = ("n_layer", "n_head", "n_kv_head", "n_embd", "d_ff", "vocab_size", "tied_head", "family")
+COUNTS = ("n_layer", "n_head", "n_kv_head", "n_embd", "d_ff", "vocab_size")
+SELF, SCHEMA = "_self_", "schema"  # in a defaults list: the file itself, and its types
 LLAMA_FF_MULTIPLE = 256  # Touvron et al. 2023, model.py: 2/3 of 4 x n_embd, rounded up to a multiple
 
 
@@ -43,10 +49,10 @@ def model_plan(model: ModelConfig) -> ModelPlan:
 
 def changed_shape(model: ModelPlan) -> list[str]:
     """How it differs from the preset whose name it bears, in words; empty for presets and for names of one's own."""
-    same_name = [_from_yaml(content) for content in _preset_contents() if content["name"] == model.name]
     return [
         f"{field} is {getattr(model, field)}, {model.name} has {getattr(preset, field)}"
-        for preset in same_name
+        for preset in _presets(MODEL_DIR).models
+        if preset.name == model.name
         for field in SHAPE
         if getattr(model, field) != getattr(preset, field)
     ]
@@ -59,14 +65,19 @@ def smaller_models(model: ModelPlan, sequence_length: int) -> tuple[ModelPlan, .
     """
     limit = count_params(model, sequence_length).total
     sized = []
-    for content in _preset_contents():
-        if content["family"] != model.family.name or content["tokenizer"] != model.tokenizer.name:
+    for preset in _presets(MODEL_DIR).models:
+        if preset.family is not model.family or preset.tokenizer is not model.tokenizer:
             continue
-        smaller = replace(_from_yaml(content), vocab_size=model.vocab_size, bias=model.bias, dropout=model.dropout)
+        smaller = replace(preset, vocab_size=model.vocab_size, bias=model.bias, dropout=model.dropout)
         n_params = count_params(smaller, sequence_length).total
         if n_params < limit:
             sized.append((n_params, smaller))
     return tuple(smaller for _, smaller in sorted(sized, key=lambda pair: -pair[0]))
+
+
+def unread_presets() -> tuple[str, ...]:
+    """Which files are no candidates, and why."""
+    return _presets(MODEL_DIR).left_out
 
 
 def preset_names() -> list[str]:
@@ -74,16 +85,57 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in MODEL_DIR.glob("*.yaml"))
 
 
-@cache
-def _preset_contents() -> list[dict[str, Any]]:
-    import yaml  # type: ignore[import-untyped]
+class _Presets(NamedTuple):
+    models: tuple[ModelPlan, ...]
+    left_out: tuple[str, ...]
 
+
+@cache
+def _presets(folder: Path) -> _Presets:
+    from yaml import YAMLError  # type: ignore[import-untyped]
+
+    models, left_out = [], []
+    for path in filter(Path.is_file, sorted(folder.glob("*.yaml"))):
+        try:
+            models.append(_from_yaml(_content(path)))
+        except YAMLError as error:
+            left_out.append(f"{path.name} ({getattr(error, 'problem', None) or 'no YAML'})")
+        except KeyError as error:
+            left_out.append(f"{path.name} (no {error.args[0]}, or an unknown one)")
+        except (OSError, TypeError, ValueError) as error:
+            cause = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+            left_out.append(f"{path.name} ({cause})")
+    return _Presets(models=tuple(models), left_out=tuple(left_out))
+
+
+def _content(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """One file over those that its defaults list names, as Hydra merges them; `_self_` says where it stands itself."""
+    import yaml
+
+    if path in above:
+        raise ValueError(f"its defaults lead back to {path.stem}")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is seven times faster
-    return [yaml.load(path.read_text(encoding="utf-8"), Loader=loader) for path in sorted(MODEL_DIR.glob("*.yaml"))]
+    own = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    if not isinstance(own, dict):
+        raise TypeError("no mapping of options")
+    names = own.pop("defaults", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("its defaults are no list of names")
+    content: dict[str, Any] = {}
+    for name in names if SELF in names else [*names, SELF]:
+        if name == SELF:
+            content |= own
+        elif name != SCHEMA:
+            content |= _content(path.parent / f"{name.removesuffix('.yaml')}.yaml", (*above, path))
+    return content
 
 
 def _from_yaml(content: dict[str, Any]) -> ModelPlan:
-    shape = {key: value for key, value in content.items() if key not in ("defaults", "recipe")}
+    shape = {key: value for key, value in content.items() if key != "recipe"}
     shape["family"] = Family[shape["family"]]
     shape["tokenizer"] = Tokenizer[shape["tokenizer"]]
-    return model_plan(ModelConfig(**shape, recipe=None))  # type: ignore[arg-type]  # a recipe is no part of the shape
+    plan = model_plan(ModelConfig(**shape, recipe=None))  # type: ignore[arg-type]  # a recipe is no part of the shape
+    for name in COUNTS:
+        if type(value := getattr(plan, name)) is not int or value < 1:
+            raise ValueError(f"{name} is {value}")
+    return plan

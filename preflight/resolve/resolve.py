@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import NamedTuple
 
 from conf.schema import Config, HwConfig
@@ -25,14 +24,13 @@ from preflight.resolve.batch import divide_batch
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
 from preflight.resolve.hw import Hardware, check_world, complete_hardware, find_hardware
-from preflight.resolve.presets import changed_shape, model_plan, smaller_models
+from preflight.resolve.presets import changed_shape, model_plan, smaller_models, unread_presets
 from preflight.resolve.ranges import check_ranges
 from preflight.resolve.resolution import Resolution
+from preflight.resolve.texts import check_texts
 from preflight.resolve.trainer import Needs, resolve_precision, resolve_trainer
 
 VERSION = "0.1.0"  # as in pyproject.toml; reading package metadata takes longer than the rest of this module
-RUNGS = ("batch", "precision", "model")  # of lowering, in their order
-NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 
 class Job(NamedTuple):
@@ -58,8 +56,7 @@ def resolve(config: Config, machine: Machine, *, command: str, created_at: str) 
 
 def resolve_job(config: Config, resolution: Resolution, *, command: str, created_at: str) -> Job:
     """Ranges, names, model and data; the problems are noted."""
-    config = check_ranges(config, resolution)
-    _check_names(config, resolution)
+    config = check_texts(check_ranges(config, resolution), resolution)
     check_compare(config, resolution)
     model = _resolve_model(config, resolution)
     sequence_length = config.trainer.sequence_length or config.model.recipe.sequence_length
@@ -150,25 +147,13 @@ def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
     changes = changed_shape(model)
     if changes:
         resolution.provenance["model"] = f"given: {', '.join(changes)}"
+    if left_out := unread_presets():
+        resolution.provenance["lowering.allow_model"] = (
+            f"default: no smaller model is taken from conf/model/{', '.join(left_out)}"
+        )
     if config.model.d_ff is None:
         resolution.provenance["model.d_ff"] = "default"
     return model
-
-
-def _check_names(config: Config, resolution: Resolution) -> None:
-    """Words that end up in file names or lists of choices."""
-    if config.name is not None and not NAME.fullmatch(config.name):
-        cleaned = re.sub(r"[^\w.+-]+", "-", config.name).strip("-._+")[:100] or "run"
-        message = "is part of a folder's name: letters, digits, . _ + - only, 100 at most"
-        resolution.refuse("name", config.name, message, f"name={cleaned}")
-    if not config.runs_dir.strip():
-        resolution.refuse("runs_dir", config.runs_dir, "needs a folder", "runs_dir=runs")
-    unknown = [rung for rung in config.lowering.keep if rung not in RUNGS]
-    if unknown:
-        known = [rung for rung in config.lowering.keep if rung in RUNGS] or list(RUNGS[:2])
-        message = f"no such rung: {', '.join(unknown)}; there are {', '.join(RUNGS)}"
-        shown = f"[{','.join(config.lowering.keep)}]"
-        resolution.refuse("lowering.keep", shown, message, f"'lowering.keep=[{','.join(known)}]'")
 
 
 def _resolve_budget(config: Config) -> BudgetPlan:

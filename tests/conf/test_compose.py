@@ -1,8 +1,12 @@
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
+from conf import register
 from conf.compose import compose
 from conf.schema import Config, DataKind, Family, PrecisionChoice, TrackingBackend
 from preflight.errors import ConfigError
@@ -123,3 +127,47 @@ def test_compose_does_not_share_state_between_calls():
     first = config_of("model=gpt2_124m", "hw=4x4090")
     assert config_of() == replace(config_of())
     assert config_of("model=gpt2_124m", "hw=4x4090") == first
+
+
+@pytest.fixture
+def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of conf/ that may be broken."""
+    folder = tmp_path / "conf"
+    shutil.copytree(register.CONF_DIR, folder, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    monkeypatch.setattr(register, "CONF_DIR", folder)
+    for cached in (register.register, register.options):
+        cached.cache_clear()
+    yield folder
+    for cached in (register.register, register.options):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1\nb: {", "model/mine.yaml line 2 cannot be read: expected ',' or ']'"),
+        ("name: mine\nname: yours\n", "model/mine.yaml line 2 cannot be read: found duplicate key name"),
+        ("5", "model/mine.yaml cannot be read: Invalid loaded object type: int"),
+        ("defaults: [tiny]\nn_layer: x\n", "In 'model/mine': ValidationError raised while composing config: Value 'x'"),
+        ("defaults: [mine]\n", "lead back to themselves"),
+    ],
+)
+def test_compose_names_the_file_the_line_and_the_cause(conf_dir, text, message):
+    (conf_dir / "model" / "mine.yaml").write_text(text)
+    assert config_of("model=tiny").model.name == "tiny"
+    with pytest.raises(ConfigError) as caught:
+        compose(["model=mine"])
+    (problem,) = caught.value.problems
+    assert message in problem.message
+
+
+def test_compose_names_a_broken_config_yaml(conf_dir):
+    (conf_dir / "config.yaml").write_text("defaults:\n  - schema\n  - model: [\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml line \d+ cannot be read"):
+        compose([])
+    (conf_dir / "config.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"config\.yaml cannot be read"):
+        compose([])
+    (conf_dir / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match="config"):
+        compose([])

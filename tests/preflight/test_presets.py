@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import pytest
 from resolving import resolved
 
 from conf.register import options
 from conf.schema import Family
 from preflight.params import count_params
+from preflight.resolve import presets
 from preflight.resolve.presets import default_d_ff, preset_names
 
 # name -> parameters as published; GPT-2's have biases and an unpadded vocabulary
@@ -60,3 +63,56 @@ def test_shape_that_is_not_its_names_is_told():
 
 def test_preset_names_are_the_choices_of_the_model_group():
     assert set(preset_names()) == set(options("model"))
+
+
+def _models_in(folder: Path, **files: str) -> Path:
+    for name in ("tiny", "gpt2_124m"):
+        (folder / f"{name}.yaml").write_text((presets.MODEL_DIR / f"{name}.yaml").read_text())
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_presets_follow_their_defaults_lists(tmp_path, monkeypatch):
+    half = "defaults:\n  - gpt2_124m\n  - _self_\nname: half\nn_layer: 6\n"
+    quarter = "defaults:\n  - half\nname: quarter\nn_layer: 3\n"
+    shadowed = "defaults:\n  - _self_\n  - half\nname: shadowed\nn_layer: 99\n"  # what comes later counts
+    folder = _models_in(tmp_path, half=half, quarter=quarter, shadowed=shadowed)
+    monkeypatch.setattr(presets, "MODEL_DIR", folder)
+    plan = resolved("model=gpt2_124m", "hw=4090")
+    assert [(model.name, model.n_layer) for model in plan.lowering.smaller_models] == [
+        ("half", 6),
+        ("half", 6),
+        ("quarter", 3),
+    ]
+    assert "lowering.allow_model" not in plan.provenance
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("a: [1\nb: {", "expected ','"),
+        ("5", "no mapping of options"),
+        ("", "no mapping of options"),
+        ("defaults: [mine]\n", "lead back to mine"),
+        ("defaults: [nowhere]\n", "No such file"),
+        ("defaults: [{override x: y}]\n", "no list of names"),
+        ("name: mine\n", "no family"),
+        ("defaults: [tiny]\nn_layer: many\n", "n_layer is many"),
+        ("defaults: [tiny]\nn_head: 0\n", "n_head is 0"),
+        ("defaults: [tiny]\nlayers: 3\n", "layers"),
+    ],
+)
+def test_preset_that_cannot_be_read_stops_nobody_and_is_told(tmp_path, monkeypatch, text, cause):
+    monkeypatch.setattr(presets, "MODEL_DIR", _models_in(tmp_path, mine=text))
+    note = resolved("model=tiny").provenance["lowering.allow_model"]
+    assert note.startswith("default: no smaller model is taken from conf/model/mine.yaml (")
+    assert cause in note
+
+
+def test_folders_and_dangling_links_are_no_presets(tmp_path, monkeypatch):
+    folder = _models_in(tmp_path)
+    (folder / "folder.yaml").mkdir()
+    (folder / "dangling.yaml").symlink_to("/nowhere/else.yaml")
+    monkeypatch.setattr(presets, "MODEL_DIR", folder)
+    assert "lowering.allow_model" not in resolved("model=tiny").provenance

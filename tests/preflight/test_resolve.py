@@ -12,7 +12,8 @@ from conf.register import options
 from preflight.errors import PreflightError
 from preflight.plan import RunPlan
 from preflight.planfile import from_jsonable, to_jsonable
-from preflight.resolve.resolve import RUNGS, VERSION, resolve
+from preflight.resolve.resolve import VERSION, resolve
+from preflight.resolve.texts import RUNGS
 
 ROOT = Path(__file__).resolve().parents[2]
 

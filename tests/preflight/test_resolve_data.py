@@ -1,3 +1,5 @@
+import os
+import subprocess
 from array import array
 from pathlib import Path
 
@@ -151,3 +153,56 @@ def test_text_that_has_no_sequence_to_hold_out_is_refused(tmp_path: Path):
         resolved("data=text", f"data.path={path}")
     path.write_text("x" * 1290)
     assert resolved("data=text", f"data.path={path}").data.n_source_bytes == 1290
+
+
+def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (pipe, "/dev/zero"):
+        assert problem_of("data=text", f"data.path={place}").message == f"{place} is not a regular file"
+    assert problem_of("data=bin", f"data.path={pipe}").message == f"{pipe} is not a folder"
+    assert "has no file in it" in problem_of("data=text", f"data.path={tmp_path}").message
+    (tmp_path / "text.txt").write_text("hello " * 1000)
+    assert resolved("data=text", f"data.path={tmp_path}").data.source_path == str(tmp_path)  # pipes are passed over
+
+
+def test_folder_of_empty_files_is_refused(tmp_path: Path):
+    (tmp_path / "text.txt").touch()
+    (tmp_path / ".hidden").write_text("hello")
+    assert "is empty" in problem_of("data=text", f"data.path={tmp_path}").message
+
+
+def test_path_that_cannot_be_read_says_why(tmp_path: Path, monkeypatch):
+    (tmp_path / "text.txt").write_text("hello " * 1000)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read everything
+    expected = f"{tmp_path}/text.txt cannot be read: Permission denied"
+    assert problem_of("data=text", f"data.path={tmp_path}").message == expected
+    assert "does not exist" in problem_of("data=text", f"data.path=/{'a' * 5000}").message
+
+
+def test_fix_of_torn_prepared_data_removes_the_folder(tmp_path: Path):
+    folder = tmp_path / "my data" / "stdlib"
+    _token_files(folder, 4999, 500)
+    _write_manifest(folder, 5000, 500)
+    problem = problem_of(f"data.dir='{tmp_path}/my data'")
+    assert problem.fix == f"rm -r '{folder}' and prepare the data again"
+    subprocess.run(problem.fix.partition(" and ")[0], shell=True, check=True)
+    assert not resolved(f"data.dir='{tmp_path}/my data'").data.prepared
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{")
+    assert problem_of(f"data.dir='{tmp_path}/my data'").fix == f"rm -r '{folder}' and prepare the data again"
+
+
+def test_fix_of_torn_ready_files_leaves_them_where_they_are(tmp_path: Path):
+    command = ("data=bin", f"data.path={tmp_path}")
+    _token_files(tmp_path, 5000, 500)
+    _write_manifest(tmp_path, 6000, 500)
+    without = f"rm {tmp_path}/manifest.json"
+    assert problem_of(*command).fix == f"{without}: the tokens are counted as they are"
+    (tmp_path / "manifest.json").write_text("{")
+    problem = problem_of(*command)
+    assert (problem.path, problem.fix) == ("data.path", without)
+    subprocess.run(problem.fix, shell=True, check=True)
+    assert resolved(*command).data.n_train_tokens == 5000
+    (tmp_path / "train.bin").write_bytes(b"\0" * 9999)
+    assert problem_of(*command).fix == "data.path=FOLDER of whole token files"

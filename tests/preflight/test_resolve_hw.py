@@ -199,3 +199,24 @@ def test_cpu_rates_are_cores_times_clock_times_operations_per_cycle():
     assert plain.peak_flops_per_second == {"fp32": 2 * 2.5e9 * 32}
     assert "(assumed)" in plain.source
     assert not plain.has_bf16
+
+
+@pytest.mark.parametrize(
+    ("hw", "fix"),
+    [
+        ("hw=1024xa100", "hw.n_nodes=128 hw.n_gpus_per_node=8"),
+        ("hw=2x32xh100", "hw.n_nodes=8 hw.n_gpus_per_node=8"),
+        ("hw=17x4090", "hw.n_nodes=2 hw.n_gpus_per_node=8"),
+    ],
+)
+def test_more_cards_than_a_machine_has_are_refused_with_several_nodes(hw, fix):
+    batch = ("trainer.micro_batch_size=1", "trainer.tokens_per_step=17825792", "trainer.n_steps=10")
+    problem = problem_of(hw, *batch)
+    assert (problem.path, problem.fix) == ("hw.n_gpus_per_node", fix)
+    assert "no machine has" in problem.message
+    resolved(hw, *batch, *fix.split())
+
+
+def test_sixteen_cards_and_many_cores_are_machines():
+    assert resolved("hw=16xv100").hw.n_gpus_per_node == 16
+    assert resolved("hw=32xcpu", "trainer.tokens_per_step=4096").hw.n_gpus_per_node == 32
