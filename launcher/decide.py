@@ -149,6 +149,10 @@ def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
     if extra := sorted(given.difference(FROZEN_KEYS)):
         message = f"a frozen plan takes only {', '.join(FROZEN_KEYS)}"
         raise ConfigError([Problem(path=key, value="...", message=message, fix=f"leave out {key}") for key in extra])
+    for key, value in (("resume", config.resume), ("plan", config.plan)):
+        if value is not None and not value.strip():
+            fix = "resume=latest" if key == "resume" else "plan=RUN_DIR/plan.json"
+            raise ConfigError([Problem(path=key, value=value, message="names nothing", fix=fix)])
     folder = None
     if config.resume is not None:
         folder = rundir.find(config.resume, Path(config.runs_dir).expanduser().resolve())
