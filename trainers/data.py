@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preflight.dataset import TRAIN_NAME, VAL_NAME
+from preflight.errors import ConfigError, Problem
 from preflight.machine.snapshot import World
 from preflight.plan import RunPlan
 from trainers.gpt import IGNORED
@@ -50,16 +51,26 @@ def permute(index: NDArray[np.int64], n: int, seed: int, epoch: NDArray[np.int64
 class TokenWindows:
     """One token file as windows of `sequence_length` inputs and their targets, read through a memory map."""
 
-    def __init__(self, path: Path, dtype: str, sequence_length: int) -> None:
+    def __init__(self, path: Path, dtype: str, sequence_length: int, vocab_size: int) -> None:
         self.path, self.dtype, self.sequence_length = path, np.dtype(dtype), sequence_length
+        self.vocab_size = vocab_size
         self.n_windows = (path.stat().st_size // self.dtype.itemsize - 1) // sequence_length
 
     def read(self, windows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """(B,) window numbers -> inputs and targets, (B, T) int64. Mapped anew each time: pages do not pile up."""
         tokens = np.memmap(self.path, dtype=self.dtype, mode="r")
         T = self.sequence_length
-        rows = torch.from_numpy(np.stack([tokens[i * T : i * T + T + 1] for i in windows]).astype(np.int64))
+        batch = np.stack([tokens[i * T : i * T + T + 1] for i in windows])
+        if batch.max() >= self.vocab_size:
+            raise self._no_such_token(int(tokens.max()))
+        rows = torch.from_numpy(batch.astype(np.int64))
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+    def _no_such_token(self, largest: int) -> ConfigError:
+        """On a card it would be an assertion of the device, which no process survives or understands."""
+        message = f"token ids go up to {largest:,}, the model's vocabulary has {self.vocab_size:,}"
+        fix = f"model.vocab_size={largest + 1}, or data made for the model's tokenizer"
+        return ConfigError([Problem(path="data", value=str(self.path), message=message, fix=fix)])
 
 
 def _to_device(batch: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -74,7 +85,7 @@ class TrainStream:
 
     def __init__(self, plan: RunPlan, world: World, device: torch.device) -> None:
         self.trainer, self.seed, self.world, self.device = plan.trainer, plan.seed, world, device
-        self.windows = TokenWindows(Path(plan.data.dir) / TRAIN_NAME, _dtype(plan), plan.trainer.sequence_length)
+        self.windows = _windows(plan, TRAIN_NAME)
 
     def micro_batch(self, step: int, micro_step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets (B, T). The ranks' micro-batches lie side by side in the global batch."""
@@ -90,8 +101,8 @@ def eval_batches(plan: RunPlan, world: World, device: torch.device) -> Iterator[
     Yields inputs, targets, number of sequences that count: the last batch is filled up with sequences that do not,
     so that the shape never changes (a compiled model would compile again).
     """
-    T, B = plan.trainer.sequence_length, plan.trainer.micro_batch_size
-    held_out = TokenWindows(Path(plan.data.dir) / VAL_NAME, _dtype(plan), T)
+    B = plan.trainer.micro_batch_size
+    held_out = _windows(plan, VAL_NAME)
     n = min(plan.trainer.n_eval_sequences, held_out.n_windows)
     mine = (np.arange(n) * held_out.n_windows // n)[world.rank :: world.world_size]
     for start in range(0, len(mine), B):
@@ -101,6 +112,7 @@ def eval_batches(plan: RunPlan, world: World, device: torch.device) -> Iterator[
         yield *_to_device((inputs, targets), device), len(windows)
 
 
-def _dtype(plan: RunPlan) -> str:
-    """The plan was resolved before its data was prepared: bytes then, which fit uint16."""
-    return plan.data.dtype or "uint16"
+def _windows(plan: RunPlan, name: str) -> TokenWindows:
+    """A plan that was resolved before its data was prepared has no dtype: bytes then, which fit uint16."""
+    path, dtype = Path(plan.data.dir) / name, plan.data.dtype or "uint16"
+    return TokenWindows(path, dtype, plan.trainer.sequence_length, plan.model.vocab_size)

@@ -1,4 +1,4 @@
-"""What the loop is handed: the plan, where to write, who is listening. `trainers.worker` puts it together."""
+"""What the loop is handed: the plan, where to write, who is listening. `trainers.rank` puts it together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from preflight.plan import RunPlan
 class Stop(Protocol):
     """Set by signal handlers, read between steps."""
 
-    requested: str | None  # SIGTERM | SIGINT | SIGUSR1
+    requested: str | None  # one of trainers.signals.HANDLED
 
 
 class NeverStop:

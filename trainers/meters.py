@@ -19,6 +19,7 @@ from trainers.job import Job
 from trainers.memory_meters import MemoryMeter
 from trainers.stopping import EXIT_CODES
 from trainers.tracking import NoTracker, Tracker
+from trainers.warn import warn
 
 ACTUAL_NAME = "actual.json"
 N_WARMUP_STEPS = 5  # allocators, caches and clocks settle; not counted in the median when there are more
@@ -173,8 +174,15 @@ class Meters:
             with suppress(RuntimeError):  # a card that has failed may not answer: unknown then
                 peaks = [*self.memory.peaks(), self.memory.base_bytes]
         measured = self._actual(job, peaks, None, code, reason, rank)
-        with suppress(FileExistsError, FileNotFoundError):  # a run folder on another node: only rank 0's is read
+        try:
             write_json({"actual": measured}, job.run_dir / ACTUAL_NAME, exclusive=True)
+        except FileExistsError:
+            pass  # another rank was first
+        except OSError as trouble:
+            if job.run_dir.is_dir():  # else it is on another node: only rank 0's is read
+                warn(f"{ACTUAL_NAME} was not written: {trouble}")
+                with suppress(OSError):
+                    (job.run_dir / ACTUAL_NAME).unlink()  # what a full disk has kept short
         self.tell_tracker(measured)
 
     def tell_tracker(self, measured: Actual) -> None:

@@ -7,12 +7,15 @@ it is complete: of two launches that prepare the same data at once, one wins and
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import shutil
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +31,6 @@ from preflight.dataset import (
     Manifest,
     folder_problems,
     manifest_of_foreign_files,
-    option_of,
     prepare_command,
     read_manifest,
     sha256_of_file,
@@ -42,6 +44,7 @@ from preflight.units import format_bytes, format_seconds
 PIECE_BYTES = 2**20
 N_PROBE_BYTES = 8192  # a NUL byte in here and it is not text
 REPORT_INTERVAL_SECONDS = 5.0
+STALE_SECONDS = 24 * 3600.0
 Say = Callable[[str], None]
 Encode = Callable[[bytes], NDArray[np.integer]]
 
@@ -61,7 +64,7 @@ class Corpus:
     def pieces(self) -> Iterator[bytes]:
         """The text from start to end, about PIECE_BYTES at a time; no line is split unless it is longer than that."""
         for path in self.paths:
-            with path.open("rb") as file:
+            with in_one_line("data.path", path, "data.path=FILE_OR_FOLDER that you can read"), path.open("rb") as file:
                 while piece := file.read(PIECE_BYTES):
                     yield piece + file.readline(PIECE_BYTES)
 
@@ -69,13 +72,13 @@ class Corpus:
 def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
     """The plan's data with its counts; what takes seconds (the standard library, the user's text) is prepared here."""
     data, folder = plan.data, Path(plan.data.dir)
-    option = option_of(data.kind)
-    manifest = read_manifest(folder, option)
+    manifest = read_manifest(folder)
     if manifest is None and data.kind in (DataKind.stdlib, DataKind.text):
-        corpus = (
-            stdlib_corpus() if data.kind is DataKind.stdlib else text_corpus(data.name, Path(data.source_path or ""))
-        )
-        manifest = prepare(corpus, folder, tokenizer=plan.model.tokenizer, val_fraction=data.val_fraction, say=say)
+        source = Path(data.source_path or "")
+        with in_one_line("data.path", source, "data.path=FILE_OR_FOLDER that you can read"):
+            corpus = stdlib_corpus() if data.kind is DataKind.stdlib else text_corpus(data.name, source)
+        with in_one_line("data.dir", folder, "data.dir=ELSEWHERE, where you can write"):
+            manifest = prepare(corpus, folder, tokenizer=plan.model.tokenizer, val_fraction=data.val_fraction, say=say)
     if manifest is None:
         manifest = manifest_of_foreign_files(folder, plan.model.vocab_size, data.dtype)
     if manifest is None:
@@ -83,8 +86,8 @@ def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
         raise ConfigError(
             [Problem(path="data", value=data.kind.name, message=f"{folder} is not prepared", fix=command)]
         )
-    vocab_size, length = plan.model.vocab_size, plan.trainer.sequence_length
-    if faults := folder_problems(folder, manifest, vocab_size=vocab_size, sequence_length=length, option=option):
+    length = plan.trainer.sequence_length
+    if faults := folder_problems(folder, manifest, vocab_size=plan.model.vocab_size, sequence_length=length):
         raise ConfigError(faults)
     return replace(
         data,
@@ -127,9 +130,12 @@ def prepare(corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, val_fraction:
     n_bytes = corpus.n_bytes()
     tokens_per_byte = 1.0 if tokenizer is Tokenizer.byte else 0.5  # BPE: 0.25 in English, more in other languages
     check_disk(folder, int(n_bytes * tokens_per_byte) * np.dtype(dtype).itemsize)
-    temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
-    temporary.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    forget_killed_preparations(folder)
+    shelter = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    temporary = shelter / folder.name  # inside: mkdtemp's own folder is closed to everybody else
     try:
+        temporary.mkdir()
         n_train_bytes = int(n_bytes * (1.0 - val_fraction))
         pieces = told(corpus.pieces(), n_bytes, f"preparing {corpus.name}", say)
         write_tokens(cut(pieces, n_train_bytes), (temporary / TRAIN_NAME, temporary / VAL_NAME), encode, dtype)
@@ -137,7 +143,25 @@ def prepare(corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, val_fraction:
         say(f"prepared {folder}: {manifest.n_train_tokens:,} training and {manifest.n_val_tokens:,} held-out tokens")
         return put_in_place(temporary, folder, manifest)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(shelter, ignore_errors=True)
+
+
+def forget_killed_preparations(folder: Path) -> None:
+    """Remove what killed ones have left beside `folder`, when nothing in it was touched for a day."""
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
+        with suppress(FileNotFoundError):  # it is being renamed or removed: alive
+            if max(path.stat().st_mtime for path in (left, *left.rglob("*"))) < time.time() - STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def in_one_line(option: str, place: Path, fix: str) -> Iterator[None]:
+    """A file that cannot be read or written is a fault of the configuration, not of the program."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        raise ConfigError([Problem(path=option, value=str(place), message=message, fix=fix)]) from error
 
 
 def told(pieces: Iterator[bytes], n_bytes: int, what: str, say: Say) -> Iterator[bytes]:

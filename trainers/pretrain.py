@@ -164,9 +164,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
 
         # look at the losses
         must_evaluate = is_end or (trainer.eval_interval > 0 and step % trainer.eval_interval == 0)
-        must_save = (
-            is_end or bool(reason) or (trainer.checkpoint_interval > 0 and step % trainer.checkpoint_interval == 0)
-        )
+        must_save = is_end or (trainer.checkpoint_interval > 0 and step % trainer.checkpoint_interval == 0)
         must_log = is_end or bool(reason) or step % trainer.log_interval == 0 or step == 1
         if must_log or must_evaluate or must_save or device.type == "cpu":
             recent = distributed.mean_over_ranks(torch.stack(losses).tolist())
@@ -174,6 +172,10 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
             meters.steps.collect()
             complain_if_not_finite(recent, step, trainer)
             meters.n_steps_done, meters.train_loss = step, recent[-1]
+        if reason and is_first_rank:  # asked to stop: nothing comes before the checkpoint
+            meters.watch.lap("steps")
+            save_checkpoint(job, state, meters, step, meters.tracker.run_id)
+            meters.watch.lap("checkpoints")
         if must_log:
             meters.memory.look()
             progress.log(step, recent[-1], step_rate, None if grad_norm is None else grad_norm.item())
@@ -184,7 +186,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
             meters.val_loss = evaluate(model, plan, world, device)
             meters.evaluation_seconds.append(meters.watch.lap("evaluations"))
             progress.evaluated(step, meters.val_loss, meters.evaluation_seconds[-1])
-        if must_save and is_first_rank:
+        if must_save and not reason and is_first_rank:
             save_checkpoint(job, state, meters, step, meters.tracker.run_id)
         meters.watch.lap("checkpoints")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds, format_usd
 from trainers.job import Job
 from trainers.meters import Meters, mfu
+from trainers.warn import warn
 
 METRICS_NAME = "metrics.jsonl"
 Metrics = dict[str, float | int | None]
@@ -20,17 +22,18 @@ class Progress:
     def __init__(self, job: Job, meters: Meters, *, is_first_rank: bool) -> None:
         self.job, self.meters, self.is_first_rank = job, meters, is_first_rank
         self.first_step = 0
+        self._lost: set[str] = set()  # what can no longer be written to, each said once
 
     def start_after(self, step: int) -> None:
         """Steps up to this one were done earlier."""
         self.first_step = step
         if self.is_first_rank:
-            forget_metrics_after(self.job.run_dir / METRICS_NAME, step)
+            self._attempt(lambda: forget_metrics_after(self.job.run_dir / METRICS_NAME, step), METRICS_NAME)
 
     def say(self, text: str) -> None:
-        """A line for the user."""
-        if self.is_first_rank:
-            print(text, file=self.job.progress, flush=True)
+        """A line for the user; a reader that is gone is not tried again."""
+        if self.is_first_rank and "the output" not in self._lost:
+            self._attempt(lambda: print(text, file=self.job.progress, flush=True), "the output")
 
     def log(self, step: int, loss: float, learning_rate: float, grad_norm: float | None) -> None:
         """The line that people watch."""
@@ -78,16 +81,37 @@ class Progress:
         return (self.job.plan.trainer.n_steps - step) * ((self.meters.steps.median_seconds() or 0.0) + beside_the_steps)
 
     def _write(self, step: int, metrics: Metrics) -> None:
-        with (self.job.run_dir / METRICS_NAME).open("a") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        def append() -> None:
+            with (self.job.run_dir / METRICS_NAME).open("a") as file:
+                file.write(json.dumps({"step": step, **metrics}) + "\n")
+
+        self._attempt(append, METRICS_NAME)
         self.meters.tracker.log(metrics, step)
+
+    def _attempt(self, write: Callable[[], None], what: str) -> None:
+        """A closed pipe, a terminal that is gone or a full disk costs the line, never the training."""
+        try:
+            write()
+        except (OSError, ValueError) as error:  # ValueError: the file object was closed
+            if what not in self._lost:
+                self._lost.add(what)
+                warn(f"{what} cannot be written: {error}; training goes on")
 
 
 def forget_metrics_after(path: Path, step: int) -> None:
     """Steps after the checkpoint are run again: keep one line for each, and drop what a crash has torn."""
     if not path.exists():
         return
-    kept = [line for line in path.read_text().splitlines() if line.endswith("}") and json.loads(line)["step"] <= step]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    kept = [line for line in lines if (of_line := _step_of(line)) is not None and of_line <= step]
     temporary = path.with_suffix(".tmp")
     temporary.write_text("".join(line + "\n" for line in kept))
     temporary.replace(path)
+
+
+def _step_of(line: str) -> int | None:
+    """None: torn by a crash or a full disk, or run into another line."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return None

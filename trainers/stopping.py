@@ -12,6 +12,7 @@ EXIT_CODES = {
     "": ExitCode.OK,
     OVER_BUDGET: ExitCode.STOPPED_AT_BUDGET,
     "SIGUSR1": ExitCode.TERMINATED,  # Slurm's usual warning before the end
+    "SIGHUP": ExitCode.TERMINATED,
     "SIGTERM": ExitCode.TERMINATED,
     "SIGINT": ExitCode.INTERRUPTED,
 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from conf.schema import TrackingBackend
 from preflight.plan import RunPlan
 from preflight.planfile import write_json
 from trainers import wandb_server
+from trainers.warn import warn
 
 INIT_TIMEOUT_SECONDS = 15.0
 FINISH_TIMEOUT_SECONDS = 20.0
@@ -124,7 +124,10 @@ def make_tracker(
     if rank > 0 or plan.tracking.backend is TrackingBackend.none:
         return NoTracker()
     _keep_to_itself(run_dir)
-    mode, why = wandb_server.choose_mode(plan.tracking.mode)
+    try:
+        mode, why = wandb_server.choose_mode(plan.tracking.mode)
+    except wandb_server.failures() as error:  # a setting of the environment that W&B refuses
+        return _untracked(run_dir, f"W&B could not start: {_one_line(error)}; training goes on untracked")
     if mode == "disabled":
         return NoTracker()
     problem = None
@@ -139,6 +142,12 @@ def make_tracker(
         _say(f"W&B {attempt}: {run.url if attempt == 'online' else why or 'metrics stay in the run folder'}")
         _write_note(run_dir, attempt, run.id, problem)
         return WandbTracker(run, mode=attempt, run_dir=run_dir, estimate_flat=estimate_flat)
+    _write_note(run_dir, "none", None, problem)
+    return NoTracker(problem=problem)
+
+
+def _untracked(run_dir: Path, problem: str) -> NoTracker:
+    _say(problem)
     _write_note(run_dir, "none", None, problem)
     return NoTracker(problem=problem)
 
@@ -242,7 +251,10 @@ def _known(metrics: Metrics) -> dict[str, Any]:
 
 def _write_note(run_dir: Path, mode: str, run_id: str | None, problem: str | None) -> None:
     note = {"backend": "wandb", "mode": mode, "run_id": run_id, "problem": problem}
-    write_json({"tracking": note}, run_dir / "tracking.json")
+    try:
+        write_json({"tracking": note}, run_dir / "tracking.json")
+    except OSError as error:
+        _say(f"tracking.json was not written: {error}")
 
 
 def _one_line(error: Exception) -> str:
@@ -250,4 +262,4 @@ def _one_line(error: Exception) -> str:
 
 
 def _say(message: str) -> None:
-    sys.stderr.write(message + "\n")
+    warn(message)

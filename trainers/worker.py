@@ -1,92 +1,38 @@
-"""One rank of a run: read the frozen plan, train, and leave word of how it ended.
+"""The process of one rank: signals first, then the frozen plan, then the training.
 
 python -m trainers.worker RUN_DIR --started UNIX_SECONDS [--resume]      (started by trainers.backends)
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
-import time
-import traceback
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn
 
-from preflight.errors import ExitCode, PreflightError
-from preflight.plan import RunPlan
-from preflight.planfile import from_jsonable
-from trainers.outcome import Failure, Outcome, first_failure, leave, write_failure
-from trainers.signals import StopRequest, stop_with_parent
+from trainers.signals import StopRequest, stop_with_parent  # the others are imported when the handlers stand
 
 
 def main() -> NoReturn:
     """Ends with the exit code of this rank; torchrun makes 1 of it, the run folder keeps it."""
+    stop = StopRequest()
+    stop.install()
+    stop_with_parent()
+    import argparse
+    import json
+    from pathlib import Path
+
+    from trainers.outcome import leave
+    from trainers.rank import run_rank
+
     parser = argparse.ArgumentParser(prog="trainers.worker")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--started", type=float, required=True)
     parser.add_argument("--resume", action="store_true")
     arguments = parser.parse_args()
-    stop = StopRequest()
-    stop.install()
-    stop_with_parent()
     document = json.loads((arguments.run_dir / "plan.json").read_text())
     outcome = run_rank(
         document, arguments.run_dir, stop, started_unix=arguments.started, resume=arguments.resume, progress=sys.stdout
     )
     leave(outcome.exit_code)
-
-
-def run_rank(
-    document: Mapping[str, Any],
-    run_dir: Path,
-    stop: StopRequest,
-    *,
-    started_unix: float,
-    resume: bool,
-    progress: TextIO,
-) -> Outcome:
-    """Train as this rank of the world that the environment describes."""
-    from trainers.job import Job
-    from trainers.pretrain import train  # torch: seconds
-
-    rank = int(os.environ.get("RANK", 0))
-    running, plan = document["running"], from_jsonable(RunPlan, document["plan"])
-    job = Job(
-        plan=plan,
-        run_dir=run_dir,
-        started_unix=started_unix,
-        resume=resume,
-        flops_per_step=running["flops_per_step"],
-        peak_flops_per_second=running["peak_flops_per_second"],
-        usd_per_hour=running["usd_per_hour"],
-        watts=running["watts"],
-        estimate=document["estimate"],
-        stop=stop,
-        progress=progress,
-    )
-    try:
-        measured = train(job)
-    except Exception as error:  # noqa: BLE001 - the last place that can leave word
-        failure = _failure(rank, error)
-    else:
-        return Outcome(exit_code=measured.exit_code, reason=measured.exit_reason)
-    write_failure(run_dir, failure, author=f"rank-{rank}")
-    print(failure.reason, file=sys.stderr, flush=True)
-    first = first_failure(run_dir) or failure
-    return Outcome(exit_code=first.exit_code, reason=first.reason, failed_rank=first.rank)
-
-
-def _failure(rank: int, error: Exception) -> Failure:
-    """What a person reads; a traceback only for what nobody foresaw."""
-    if isinstance(error, PreflightError):
-        reason, code = str(error), int(error.exit_code)
-    else:
-        traceback.print_exception(error)
-        reason, code = f"{type(error).__name__}: {error}", int(ExitCode.TRAINING_FAILED)
-    return Failure(rank=rank, exit_code=code, reason=f"rank {rank}: {reason}", unix_seconds=time.time())
 
 
 if __name__ == "__main__":

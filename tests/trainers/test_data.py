@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from preflight.errors import ConfigError
 from preflight.machine.snapshot import World
 from preflight.plan import RunPlan
 from trainers.data import TrainStream, eval_batches, permute
@@ -33,7 +34,8 @@ def plan(make_plan: Callable[..., RunPlan], tmp_path: Path) -> RunPlan:
     np.arange(N_TRAIN_WINDOWS * T + 3, dtype=np.uint16).tofile(tmp_path / "train.bin")
     np.arange(N_VAL_WINDOWS * T + 1, dtype=np.uint16).tofile(tmp_path / "val.bin")
     plan = make_plan(model="tiny", card="cpu", micro_batch_size=2, grad_accum_steps=6, sequence_length=T)
-    return replace(plan, data=replace(plan.data, dir=str(tmp_path), dtype="uint16"))
+    model = replace(plan.model, vocab_size=2**17)
+    return replace(plan, model=model, data=replace(plan.data, dir=str(tmp_path), dtype="uint16"))
 
 
 def split(plan: RunPlan, micro_batch_size: int, world_size: int) -> RunPlan:
@@ -116,3 +118,10 @@ def test_eval_batches_deal_the_same_windows_out_to_the_ranks(plan: RunPlan, worl
 def test_eval_batches_stop_at_the_end_of_the_file(plan: RunPlan):
     batches = list(eval_batches(plan, world_of(), CPU))  # asks for 48 sequences, the file has 11
     assert sum(n for _, _, n in batches) == N_VAL_WINDOWS
+
+
+def test_stream_names_the_cure_when_a_token_is_not_in_the_vocabulary(plan: RunPlan):
+    small = replace(plan, model=replace(plan.model, vocab_size=5))
+    largest = N_TRAIN_WINDOWS * T + 2
+    with pytest.raises(ConfigError, match=rf"token ids go up to {largest}, (.|\n)*model.vocab_size={largest + 1}"):
+        TrainStream(small, world_of(), CPU).micro_batch(0, 0)

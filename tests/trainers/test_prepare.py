@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +52,6 @@ def test_prepare_lets_one_of_two_at_once_win(novel: Path, tmp_path: Path, monkey
     both_are_ready = threading.Barrier(2)
     put_in_place = module.put_in_place
     monkeypatch.setattr(module, "put_in_place", lambda *a: both_are_ready.wait(10) is None or put_in_place(*a))
-    monkeypatch.setattr(module.os, "getpid", threading.get_ident)
     manifests = []
 
     def launch() -> None:
@@ -146,7 +148,7 @@ def test_encoder_knows_bytes_and_refuses_foreign_tokenizers():
 def test_ensure_prepared_prepares_the_users_text_once(
     novel: Path, tmp_path: Path, make_plan: Callable[..., RunPlan], monkeypatch: pytest.MonkeyPatch
 ):
-    plan = make_plan(model="tiny", card="cpu")
+    plan = make_plan(model="tiny", card="cpu", sequence_length=128)
     data = replace(
         plan.data, kind=DataKind.text, source_path=str(novel), dir=str(tmp_path / "d"), prepared=False,
         n_train_tokens=None, n_val_tokens=None, dtype=None,
@@ -168,7 +170,50 @@ def test_ensure_prepared_names_the_command_for_what_takes_hours(tmp_path: Path, 
 def test_ensure_prepared_counts_token_files_without_a_manifest(tmp_path: Path, make_plan: Callable[..., RunPlan]):
     for name, n in (("train.bin", 100), ("val.bin", 10)):
         np.zeros(n, dtype=np.uint16).tofile(tmp_path / name)
-    plan = make_plan()
+    plan = make_plan(sequence_length=8)
     data = replace(plan.data, kind=DataKind.bin, dir=str(tmp_path), prepared=False, dtype=None)
     prepared = ensure_prepared(replace(plan, data=data), quiet)
     assert (prepared.n_train_tokens, prepared.n_val_tokens, prepared.dtype) == (100, 10, "uint16")
+
+
+def test_prepare_clears_what_killed_ones_left_a_day_ago_and_leaves_the_living_alone(novel: Path, tmp_path: Path):
+    folder = tmp_path / "data"
+    for name, age_hours in ((".data.7.tmp", 30), (f".data.{os.getpid()}.tmp", 1), (".other.7.tmp", 30)):
+        left = tmp_path / name / "data"
+        left.mkdir(parents=True)
+        (left / "train.bin").touch()
+        then = time.time() - age_hours * 3600
+        for path in (left / "train.bin", left, left.parent):
+            os.utime(path, (then, then))
+    prepare(text_corpus("novel", novel), folder, tokenizer=Tokenizer.byte, val_fraction=0.1, say=quiet)
+    assert {path.name for path in tmp_path.glob(".*")} == {f".data.{os.getpid()}.tmp", ".other.7.tmp"}
+    (tmp_path / "usual").mkdir()
+    assert folder.stat().st_mode == (tmp_path / "usual").stat().st_mode  # others may read it
+
+
+def text_plan(make_plan: Callable[..., RunPlan], source: Path, folder: Path) -> RunPlan:
+    plan = make_plan(model="tiny", card="cpu", sequence_length=128)
+    return replace(plan, data=replace(plan.data, kind=DataKind.text, dir=str(folder), source_path=str(source)))
+
+
+def test_ensure_prepared_names_the_file_that_cannot_be_read(
+    make_plan: Callable[..., RunPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, novel: Path
+):
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(module, "_is_binary", refuse)
+    with pytest.raises(ConfigError, match=r"data.path=.*: Permission denied: .*novel.txt\n  To fix: data.path="):
+        ensure_prepared(text_plan(make_plan, novel.parent, tmp_path / "data"), quiet)
+
+
+def test_ensure_prepared_names_the_place_that_cannot_be_written(
+    make_plan: Callable[..., RunPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, novel: Path
+):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "write_tokens", refuse)
+    with pytest.raises(ConfigError, match=r"data.dir=.*: No space left on device\n  To fix: data.dir=ELSEWHERE"):
+        ensure_prepared(text_plan(make_plan, novel, tmp_path / "data"), quiet)
+    assert not list(tmp_path.glob(".data*"))

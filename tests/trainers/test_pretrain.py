@@ -137,7 +137,7 @@ def test_train_has_nothing_left_to_do_when_a_finished_run_is_resumed(small_plan:
     assert again.step_seconds is None
 
 
-@pytest.mark.parametrize(("name", "exit_code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 143)])
+@pytest.mark.parametrize(("name", "exit_code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 143), ("SIGHUP", 143)])
 def test_train_finishes_the_step_and_saves_when_asked_to_stop(
     small_plan: Plans, make_job: Jobs, name: str, exit_code: int
 ):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema import TrackingBackend
+from conf.schema import TrackingBackend, TrackingMode
 from preflight.plan import RunPlan
 from preflight.planfile import write_json
 from tests.trainers.wandb_site import fixture_plan, fixture_run_dir, inspect, records, runs, track  # noqa: F401
@@ -171,3 +171,30 @@ def test_comparison_pairs_equal_leaves_and_leaves_a_ratio_of_nothing_unknown() -
         "actual/train_loss": 1.0,
     }
     assert comparison(values) == [("step_seconds", 2.0, 3.0, 1.5), ("cost_usd", 0.0, 0.5, None)]
+
+
+@pytest.mark.parametrize(
+    "setting", ["WANDB_MODE=garbage", "WANDB_SILENT=banana", "WANDB_INIT_TIMEOUT=x", "WANDB_BASE_URL=notaurl"]
+)
+@pytest.mark.parametrize("mode", ["auto", "offline"])
+def test_setting_that_wandb_refuses_is_said_once_and_the_run_goes_on_untracked(
+    plan: RunPlan,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
+    mode: str,
+) -> None:
+    name, value = setting.split("=")
+    monkeypatch.setenv(name, value)
+    tracker = track(replace(plan, tracking=replace(plan.tracking, mode=TrackingMode[mode])), run_dir)
+    tracker.finish({}, 0)
+    if setting != "WANDB_MODE=garbage" or mode == "auto":  # a mode of the plan's is stronger than the environment's
+        assert isinstance(tracker, NoTracker)
+        assert capsys.readouterr().err.count("W&B could not start") == 1
+    assert (run_dir / "tracking.json").is_file()
+
+
+def test_note_that_cannot_be_written_is_said(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracking._write_note(run_dir / "absent", "offline", None, None)
+    assert "tracking.json was not written" in capsys.readouterr().err

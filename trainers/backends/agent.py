@@ -6,39 +6,75 @@ python -m trainers.backends.agent RUN_DIR TORCHRUN_ARGUMENTS...
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import time
-from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
-from trainers.outcome import Failure, killed, write_failure
-from trainers.signals import PARENT_VARIABLE, stop_with_parent
+from trainers.signals import PARENT_VARIABLE, handled, let_through, stop_with_parent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 
 def main() -> int:
-    """Run torchrun in this process; 1 when a rank failed, 128 + n when signal n stopped it."""
+    """Run torchrun in this process; the exit code of its ranks, or of the signal that stopped it."""
+    for number in handled():
+        signal.signal(number, _end_early)
+    let_through()
     stop_with_parent()
     os.environ[PARENT_VARIABLE] = str(os.getpid())
+    from pathlib import Path
+
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import get_args_parser, run
+
+    from trainers.outcome import stop_code
 
     run_dir, arguments = Path(sys.argv[1]), sys.argv[2:]
     try:
         run(get_args_parser().parse_args(arguments))
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        signalled = [r for r, f in error.failures.items() if f.exitcode < 0]
-        if signalled:
-            rank = signalled[0]
-            write_failure(run_dir, killed(rank, -error.failures[rank].exitcode), author="agent")
-        else:
-            reason = f"rank {rank} ended with exit code {failure.exitcode}"
-            word = Failure(rank=rank, exit_code=5, reason=reason, unix_seconds=time.time())
-            write_failure(run_dir, word, author="agent")
-        return 1
+        return leave_word(run_dir, error)
     except SignalException as error:
-        return 128 + int(error.sigval)
+        return stop_code(signal.Signals(error.sigval).name)
     return 0
+
+
+def leave_word(run_dir: Path, error: ChildFailedError) -> int:
+    """Write down which rank failed. Ranks that stopped in order left a checkpoint and actual.json: no failure."""
+    import time
+
+    from preflight.errors import ExitCode
+    from trainers.outcome import IN_ORDER, Failure, killed, write_failure
+
+    codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+    first = error.get_first_failure()[0]
+    if set(codes.values()) <= IN_ORDER and (run_dir / "actual.json").is_file():
+        return codes[first]
+    signalled = [rank for rank, code in codes.items() if code < 0]
+    if signalled:
+        failure = killed(signalled[0], -codes[signalled[0]])
+    else:
+        if codes[first] in IN_ORDER:
+            first = next((rank for rank, code in codes.items() if code not in IN_ORDER), first)
+        ours = codes[first] in set(ExitCode)
+        failure = Failure(
+            rank=first,
+            exit_code=codes[first] if ours else ExitCode.TRAINING_FAILED,
+            reason=f"rank {first} ended with exit code {codes[first]}",
+            unix_seconds=time.time(),
+        )
+    write_failure(run_dir, failure, author="agent")
+    return failure.exit_code
+
+
+def _end_early(number: int, frame: FrameType | None) -> NoReturn:
+    """Until torchrun starts the ranks, and takes the signals over, there is nothing to save."""
+    os._exit(130 if number == signal.SIGINT else 143)
 
 
 if __name__ == "__main__":

@@ -8,33 +8,34 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from preflight.errors import ExitCode
 from preflight.plan import RunPlan
-from trainers.outcome import Outcome, clear_failures, first_failure, killed
-from trainers.signals import HANDLED, PARENT_VARIABLE
-
-STOP_CODES = {"SIGINT": ExitCode.INTERRUPTED, "SIGTERM": ExitCode.TERMINATED, "SIGUSR1": ExitCode.TERMINATED}
+from trainers.outcome import Outcome, clear_failures, first_failure, killed, stop_code
+from trainers.signals import HANDLED, PARENT_VARIABLE, handled, held_back
 
 
-def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, progress: TextIO) -> Outcome:
+def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, progress: TextIO | None) -> Outcome:
     """Train and wait. Signals to this process reach the ranks, which finish their step and save."""
     clear_failures(run_dir)
     environment = os.environ | {PARENT_VARIABLE: str(os.getpid())} | _allocator()
-    process = subprocess.Popen(
-        command(plan, run_dir, started_unix=started_unix, resume=resume),
-        stdout=progress.fileno(),
-        env=environment,
-        cwd=Path(__file__).resolve().parents[2],  # where the packages are
-        start_new_session=True,  # a terminal's Ctrl-C reaches launch.py alone, which passes it on once
-    )
-    with _forwarding(process) as received:
+    with ExitStack() as stack:
+        with held_back():  # no signal falls between the start and the handlers, here or in the child
+            process = subprocess.Popen(
+                command(plan, run_dir, started_unix=started_unix, resume=resume),
+                stdout=_descriptor(progress, 1),
+                stderr=_descriptor(sys.stderr, 2),
+                env=environment,
+                cwd=Path(__file__).resolve().parents[2],  # where the packages are
+                start_new_session=True,  # a terminal's Ctrl-C reaches launch.py alone, which passes it on once
+            )
+            received = stack.enter_context(_forwarding(process))
         code = _wait(process, received, plan.launcher.grace_seconds)
-    return _outcome(run_dir, code, received)
+    return _outcome(run_dir, code, received, has_agent=plan.hw.world_size > 1)
 
 
 def command(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool) -> list[str]:
@@ -51,10 +52,31 @@ def command(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool) 
     return [sys.executable, "-m", "trainers.backends.agent", str(run_dir), *torchrun, "-m", *worker]
 
 
+def _descriptor(stream: TextIO | None, usual: int) -> int:
+    """Where the child writes: one without a descriptor (a notebook's) means the usual one, a closed one nowhere."""
+    if stream is None:  # closed before Python started; the number may be another file's by now
+        return subprocess.DEVNULL
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        number = usual
+    try:
+        os.fstat(number)
+    except OSError:
+        return subprocess.DEVNULL
+    return number
+
+
 def _allocator() -> dict[str, str]:
     """Growing segments keep fragmentation out of the reserved memory; the user's own setting wins."""
     name = "PYTORCH_CUDA_ALLOC_CONF"
     return {} if name in os.environ or "PYTORCH_ALLOC_CONF" in os.environ else {name: "expandable_segments:True"}
+
+
+def follow_parent() -> None:
+    """A row of a grid ends with its grid."""
+    if PARENT_VARIABLE in os.environ:
+        stop_with_parent()
 
 
 def attend(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
@@ -76,8 +98,7 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[list[str]]:
         elif process.poll() is None:
             process.send_signal(number)
 
-    numbers = [getattr(signal, name) for name in HANDLED if hasattr(signal, name)]
-    before = {number: signal.signal(number, forward) for number in numbers}
+    before = {number: signal.signal(number, forward) for number in handled()}
     try:
         yield received
     finally:
@@ -98,14 +119,20 @@ def _wait(process: subprocess.Popen[bytes], received: list[str], grace_seconds: 
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _outcome(run_dir: Path, code: int, received: list[str]) -> Outcome:
+def _outcome(run_dir: Path, code: int, received: list[str], *, has_agent: bool) -> Outcome:
     """The first failure is the cause; else the signal; a child that was killed leaves only its exit code."""
     if code == 0:
         return Outcome(exit_code=ExitCode.OK, reason="done")
     failure = first_failure(run_dir)
     if failure is None and received:
-        return Outcome(exit_code=STOP_CODES[received[0]], reason=received[0])
-    failure = failure or killed(0, -code) if code < 0 else failure
-    if failure is None:
-        return Outcome(exit_code=ExitCode.TRAINING_FAILED, reason=f"the training process ended with exit code {code}")
-    return Outcome(exit_code=failure.exit_code, reason=failure.reason, failed_rank=failure.rank)
+        return Outcome(exit_code=stop_code(received[0]), reason=received[0])
+    if failure is None and code < 0 and not has_agent:
+        failure = killed(0, -code)
+    if failure is not None:
+        return Outcome(exit_code=failure.exit_code, reason=failure.reason, failed_rank=failure.rank)
+    if code < 0:  # its ranks hear of it from the kernel, and save
+        reason = f"torchrun's agent, the parent of the ranks, was killed by {signal.Signals(-code).name}"
+        return Outcome(exit_code=ExitCode.TRAINING_FAILED, reason=reason)
+    known = code in set(ExitCode)
+    reason = f"the training process ended with exit code {code}"
+    return Outcome(exit_code=code if known else ExitCode.TRAINING_FAILED, reason=reason)

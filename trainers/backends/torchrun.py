@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from preflight.errors import PreflightError
-from trainers.outcome import Outcome
-from trainers.signals import StopRequest
+from trainers.outcome import Outcome, clear_failures
+from trainers.signals import StopRequest, stop_with_parent
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -43,11 +43,14 @@ def receive() -> dict[str, Any]:
 
 def train(word: Mapping[str, Any], *, started_unix: float, progress: TextIO) -> Outcome:
     """Be one of the ranks, in this process, which torchrun has started and watches."""
-    from trainers.worker import run_rank
+    from trainers.rank import run_rank
 
     stop = StopRequest()
     stop.install()
+    stop_with_parent()
     run_dir, resume = Path(word["run_dir"]), bool(word["resume"])
+    if os.environ["RANK"] == "0":  # the others have only just heard of the run
+        clear_failures(run_dir)
     return run_rank(word["document"], run_dir, stop, started_unix=started_unix, resume=resume, progress=progress)
 
 
