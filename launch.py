@@ -42,9 +42,6 @@ from preflight.bill import Bill, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
 from preflight.report.text import bill_text
-from trainers.backends import local
-from trainers.outcome import leave
-from trainers.signals import PARENT_VARIABLE, stop_with_parent
 
 
 def bill(*overrides: str) -> Bill:
@@ -65,8 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit codes of preflight.errors.ExitCode."""
     started_unix = time.time()
     prepare_streams()
-    if PARENT_VARIABLE in os.environ:  # a row of a grid
-        stop_with_parent()
     argv = sys.argv[1:] if argv is None else list(argv)
     is_under_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
     if is_under_torchrun and os.environ["RANK"] != "0":
@@ -77,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     decided, run_dir = the_answer.bill, the_answer.run_dir
     if decided is None or run_dir is None:
         return the_answer.exit_code
+    from trainers.backends import local  # bills do not pay for it
+
+    local.follow_parent()
     progress = sys.stderr if the_answer.as_json else sys.stdout
     outcome = local.run(decided.plan, run_dir, started_unix=started_unix, resume=the_answer.resume, progress=progress)
     return finish(decided, run_dir, outcome, as_json=the_answer.as_json)
@@ -117,4 +115,8 @@ def _follow(started_unix: float) -> int:
 
 if __name__ == "__main__":
     code = main()
-    leave(code) if "RANK" in os.environ else sys.exit(code)
+    if "RANK" in os.environ:
+        from trainers.outcome import leave
+
+        leave(code)
+    sys.exit(code)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -68,6 +67,8 @@ def answer(argv: Sequence[str]) -> Answer:
 
 def _own_fault(fault: Exception) -> ConfigError:
     """Nobody foresaw this; the user learns where it is and how to see more."""
+    import traceback
+
     place = traceback.extract_tb(fault.__traceback__)[-1]
     message = f"a fault of preflight: {type(fault).__name__}: {fault} ({place.filename}:{place.lineno})"
     return ConfigError([Problem(path="", value="", message=message, fix="PREFLIGHT_DEBUG=1 shows the whole traceback")])

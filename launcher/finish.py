@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.output import complain, say
 from preflight import rundir
@@ -15,7 +16,9 @@ from preflight.errors import ExitCode
 from preflight.planfile import to_jsonable
 from preflight.record import append_to_ledger
 from preflight.report.render import actual_text, bill_document
-from trainers.outcome import Outcome
+
+if TYPE_CHECKING:
+    from trainers.outcome import Outcome
 
 
 def record(bill: Bill, actual: Actual | None, run_dir: Path | None, exit_code: int, reason: str) -> None:

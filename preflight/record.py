@@ -141,8 +141,6 @@ def read_ledger(place: Path, n_last: int | None = None) -> Ledger:
 
     `n_last` parses only that many lines from the end, which bounds the time a bill spends here.
     """
-    import hashlib
-
     path = ledger_path(place)
     try:
         data = path.read_bytes()
@@ -150,6 +148,8 @@ def read_ledger(place: Path, n_last: int | None = None) -> Ledger:
         return Ledger(records=(), warnings=(), sha256=None)
     except OSError as error:
         return Ledger(records=(), warnings=(f"{path} cannot be read: {error.strerror}",), sha256=None)
+    import hashlib  # without a ledger nobody pays for it
+
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     records, warnings = [], []
     for number, line in lines if n_last is None else lines[-n_last:]:

@@ -16,7 +16,7 @@ from typing import TextIO
 from preflight.errors import ExitCode
 from preflight.plan import RunPlan
 from trainers.outcome import Outcome, clear_failures, first_failure, killed, stop_code
-from trainers.signals import HANDLED, PARENT_VARIABLE, handled, held_back
+from trainers.signals import HANDLED, PARENT_VARIABLE, handled, held_back, stop_with_parent
 
 
 def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, progress: TextIO | None) -> Outcome:
