@@ -1,0 +1,50 @@
+"""A rank that fails says why in one line, whatever the disk is like."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.errors import ConfigError
+from preflight.plan import RunPlan
+from trainers import meters, pretrain
+from trainers.job import Job
+from trainers.pretrain import train
+from trainers.rank import _failure
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_failure_is_one_line_on_a_full_disk_and_a_traceback_for_the_unforeseen(capsys: pytest.CaptureFixture[str]):
+    failure = _failure(1, OSError(errno.ENOSPC, "No space left on device", "x"))
+    assert (failure.exit_code, failure.rank) == (5, 1)
+    assert failure.reason.splitlines() == ["rank 1: OSError: [Errno 28] No space left on device: 'x'"]
+    assert capsys.readouterr().err == ""
+    assert _failure(0, ConfigError([])).exit_code == 2
+    _failure(0, KeyError("x"))
+    assert "KeyError: 'x'" in capsys.readouterr().err
+
+
+def test_train_tells_the_first_cause_when_the_disk_refuses_every_word(
+    small_plan: Callable[..., RunPlan],
+    make_job: Callable[..., Job],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    def torn(document: object, path: Path, *, exclusive: bool = False) -> None:
+        path.touch()
+        full()
+
+    monkeypatch.setattr(meters, "write_json", torn)
+    monkeypatch.setattr(pretrain.checkpoint, "save", full)
+    job = make_job(small_plan())
+    with pytest.raises(OSError, match="No space left"):
+        train(job)
+    assert capsys.readouterr().err.count("actual.json was not written") == 1
+    assert not (job.run_dir / "actual.json").exists()  # an empty one would be taken for a measurement
