@@ -25,7 +25,7 @@ def _end_early(number: int, frame: FrameType | None) -> NoReturn:
 
 if __name__ == "__main__":  # before the imports that take time
     for _name in EARLY_SIGNALS:
-        if hasattr(signal, _name):
+        if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is not signal.SIG_IGN:  # nohup's word
             signal.signal(getattr(signal, _name), _end_early)
 
 import json

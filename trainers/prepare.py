@@ -31,6 +31,7 @@ from preflight.dataset import (
     Manifest,
     folder_problems,
     manifest_of_foreign_files,
+    option_of,
     prepare_command,
     read_manifest,
     sha256_of_file,
@@ -72,7 +73,8 @@ class Corpus:
 def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
     """The plan's data with its counts; what takes seconds (the standard library, the user's text) is prepared here."""
     data, folder = plan.data, Path(plan.data.dir)
-    manifest = read_manifest(folder)
+    option = option_of(data.kind)
+    manifest = read_manifest(folder, option)
     if manifest is None and data.kind in (DataKind.stdlib, DataKind.text):
         source = Path(data.source_path or "")
         with in_one_line("data.path", source, "data.path=FILE_OR_FOLDER that you can read"):
@@ -86,8 +88,8 @@ def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
         raise ConfigError(
             [Problem(path="data", value=data.kind.name, message=f"{folder} is not prepared", fix=command)]
         )
-    length = plan.trainer.sequence_length
-    if faults := folder_problems(folder, manifest, vocab_size=plan.model.vocab_size, sequence_length=length):
+    vocab_size, length = plan.model.vocab_size, plan.trainer.sequence_length
+    if faults := folder_problems(folder, manifest, vocab_size=vocab_size, sequence_length=length, option=option):
         raise ConfigError(faults)
     return replace(
         data,
