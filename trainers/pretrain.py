@@ -160,7 +160,8 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         losses.append(step_loss)
         meters.steps.end()
         is_end = step == trainer.n_steps
-        reason = "" if is_end else stopping.REASONS[votes()]  # asked for or not, it is done
+        asked = stopping.REASONS[votes()]  # every vote is waited for: one that is under way keeps a rank from leaving
+        reason = "" if is_end else asked  # asked for or not, it is done
 
         # look at the losses
         must_evaluate = is_end or (trainer.eval_interval > 0 and step % trainer.eval_interval == 0)
