@@ -16,6 +16,7 @@ import torch.distributed as dist
 from preflight.machine.snapshot import World
 from preflight.plan import CardKind
 
+_kept: list[object] = []
 TIMEOUT = timedelta(minutes=30)  # of a collective: one rank may prepare data or compile while the others wait
 
 
@@ -53,8 +54,17 @@ def join(world: World, device: torch.device) -> None:
         dist.init_process_group(backend, rank=world.rank, world_size=world.world_size, timeout=TIMEOUT)
 
 
+def keep_until_exit(ddp_model: object) -> None:
+    """Never run the destructor of its process group, which can wait for ever.
+
+    It joins gloo's threads while it holds the interpreter lock, and a thread that lets go of a tensor of the last
+    collective needs that lock (seen with torch 2.13: ~Reducer -> ~ProcessGroupGloo -> join).
+    """
+    _kept.append(ddp_model)
+
+
 def leave() -> None:
-    """Tear the process group down, if there is one."""
+    """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

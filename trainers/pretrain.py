@@ -119,6 +119,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     if world.world_size > 1:
         device_ids = [world.local_rank] if device.type == "cuda" else None
         ddp_model = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+        distributed.keep_until_exit(ddp_model)
 
     # ---- the loop; `step` counts finished steps
     raw_model.train()
