@@ -58,7 +58,8 @@ def keep_until_exit(ddp_model: object) -> None:
     """Never run the destructor of its process group, which can wait for ever.
 
     It joins gloo's threads while it holds the interpreter lock, and a thread that lets go of a tensor of the last
-    collective needs that lock (seen with torch 2.13: ~Reducer -> ~ProcessGroupGloo -> join).
+    collective needs that lock (seen with torch 2.13: ~Reducer -> ~ProcessGroupGloo -> join). Ranks end by
+    `trainers.outcome.leave`, which runs no destructors either.
     """
     _kept.append(ddp_model)
 
