@@ -1,7 +1,6 @@
 """How is the model trained: precision, length, schedule, and how often it is evaluated, saved and logged?
 
-Intervals are derived from the number of steps alone: ten evaluations a run (a step's worth of held-out tokens costs a
-third of a training step) and five checkpoints, both at least every 1,000 steps; a log line every ten steps.
+Intervals that nobody gave follow from the number of steps (`preflight.schedule`); a log line every ten steps.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from conf.schema import Config, PrecisionChoice
 from preflight.plan import Card, CardKind, Checkpointing, Precision, TrainerPlan
 from preflight.resolve.batch import Batch
 from preflight.resolve.resolution import Resolution
+from preflight.schedule import (
+    at_most_the_data,
+    default_checkpoint_interval,
+    default_eval_interval,
+    default_n_eval_sequences,
+)
 
-N_EVALUATIONS = 10
-MIN_EVAL_INTERVAL = 4  # steps: an evaluation costs at least a third of one, so it stays below a tenth of the run
-EVAL_SHARE = 0.1  # of the training tokens, all evaluations together: a thirtieth of the arithmetic
-MAX_EVAL_TOKENS = 2**20
-N_CHECKPOINTS = 5
-MAX_INTERVAL = 1000  # steps between evaluations, and between checkpoints
 N_LOG_LINES = 50
 MAX_LOG_INTERVAL = 10
 ROUNDING_TO_TELL = 0.01  # of the tokens asked for; whole steps are rarely exact
@@ -44,13 +43,8 @@ def resolve_trainer(config: Config, needs: Needs, resolution: Resolution) -> Tra
         return None
     rate = choose("trainer.learning_rate", trainer.learning_rate, config.model.recipe.learning_rate, "recipe")
     compiles = needs.card_kind in (CardKind.cuda, CardKind.rocm)
-    eval_interval = choose(
-        "trainer.eval_interval",
-        trainer.eval_interval,
-        min(max(-(-n_steps // N_EVALUATIONS), MIN_EVAL_INTERVAL), MAX_INTERVAL),
-        "default",
-    )
-    checkpoint_interval = min(-(-n_steps // N_CHECKPOINTS), MAX_INTERVAL)
+    eval_interval = choose("trainer.eval_interval", trainer.eval_interval, default_eval_interval(n_steps), "default")
+    checkpoint_interval = default_checkpoint_interval(n_steps)
     log_interval = min(max(1, n_steps // N_LOG_LINES), MAX_LOG_INTERVAL)
     return TrainerPlan(
         micro_batch_size=batch.micro_batch_size,
@@ -160,10 +154,5 @@ def _n_eval_sequences(config: Config, needs: Needs, n_steps: int, eval_interval:
         per_rank = -(-given // (batch.sequence_length * needs.world_size))
         n_sequences = per_rank * needs.world_size
     else:
-        n_evaluations = max(1, n_steps // eval_interval if eval_interval else 1)
-        allowed = min(EVAL_SHARE * n_steps * batch.tokens_per_step / n_evaluations, MAX_EVAL_TOKENS)
-        n_steps_worth = max(1, int(allowed // batch.tokens_per_step))
-        n_sequences = n_steps_worth * (batch.tokens_per_step // batch.sequence_length)
-    if needs.n_val_tokens is None:
-        return n_sequences
-    return max(needs.world_size, min(n_sequences, (needs.n_val_tokens - 1) // batch.sequence_length))
+        n_sequences = default_n_eval_sequences(n_steps, eval_interval, batch.tokens_per_step, batch.sequence_length)
+    return at_most_the_data(n_sequences, needs.n_val_tokens, batch.sequence_length, needs.world_size)
