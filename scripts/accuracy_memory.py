@@ -7,7 +7,6 @@ notes say of the code is read by its words. Nothing depends on a row, a source o
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from preflight.params import count_params
 from preflight.plan import Card, ModelPlan, RunPlan
 from preflight.units import GIB
 from scripts.accuracy_plan import nameless_card, plan_of_run
+from scripts.accuracy_rows import Skip, usable_rows
 
 # Everything in 16 bit: weights, moments, loss (2 + 2 bytes a logit, then 2 + 2 + 2).
 PURE_HALF = Numerics(HALF_BYTES, 2 * HALF_BYTES, HALF_BYTES, HALF_BYTES, False, 4, 6)
@@ -31,10 +31,6 @@ ADAPTERS = re.compile(
     re.IGNORECASE,
 )
 QUANTISED = re.compile(r"nf4|int4|awq|gptq|8bit weights", re.IGNORECASE)
-
-
-class Skip(Exception):
-    """Why a row is not judged."""
 
 
 class Framework(NamedTuple):
@@ -85,15 +81,7 @@ class MeasuredMemory:
 
 def read_rows(path: Path) -> tuple[list[MeasuredMemory], dict[str, int]]:
     """The usable rows, and how many were skipped for which reason."""
-    rows: list[MeasuredMemory] = []
-    skipped: dict[str, int] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            try:
-                rows.append(measured_memory(row))
-            except Skip as reason:
-                skipped[str(reason)] = skipped.get(str(reason), 0) + 1
-    return rows, skipped
+    return usable_rows(path, measured_memory)
 
 
 def measured_memory(row: Mapping[str, str]) -> MeasuredMemory:

@@ -7,7 +7,6 @@ AdamW, one key/value head per head unless the stated parameter count says fewer.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from preflight.params import count_params
 from preflight.plan import Card, Checkpointing, ModelPlan, Precision, RunPlan
 from preflight.step_time.implementation import Implementation
 from scripts.accuracy_plan import plan_of_run
+from scripts.accuracy_rows import Skip, usable_rows
 
 GPT2_VOCAB_SIZE = 50257
 SELECTIVE_RECOMPUTED_FRACTION = 0.15  # of the forward pass: attention or a few operators (arXiv:2205.05198)
@@ -31,10 +31,6 @@ EAGER_SCORE_BYTES = 60.0  # scale, mask, softmax, dropout one by one, some of th
 OTHER_OPTIMIZERS = ("SOAP", "Shampoo", "Muon not distributed")
 PRECISIONS = (("bf16", Precision.bf16), ("fp16", Precision.fp16), ("fp32", Precision.fp32), ("tf32", Precision.tf32))
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-
-class Skip(Exception):
-    """Why a row is not judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +49,7 @@ class MeasuredStep:
 
 def read_rows(path: Path) -> tuple[list[MeasuredStep], dict[str, int]]:
     """The usable rows, and how many were skipped for which reason."""
-    steps: list[MeasuredStep] = []
-    skipped: dict[str, int] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            try:
-                steps.append(measured_step(row))
-            except Skip as reason:
-                skipped[str(reason)] = skipped.get(str(reason), 0) + 1
-    return steps, skipped
+    return usable_rows(path, measured_step)
 
 
 def measured_step(row: Mapping[str, str]) -> MeasuredStep:

@@ -10,7 +10,8 @@ import pytest
 from conf.schema import Family
 from preflight.plan import Checkpointing, Precision
 from scripts.accuracy_fit import START, estimated_seconds, fit
-from scripts.accuracy_throughput import Skip, measured_step, read_rows, source_of
+from scripts.accuracy_rows import Skip
+from scripts.accuracy_throughput import measured_step, read_rows, source_of
 from scripts.bench_accuracy import main
 from scripts.throughput_scores import judge, quantile, score
 

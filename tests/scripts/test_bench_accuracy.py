@@ -7,7 +7,8 @@ import pytest
 
 from preflight.memory.peak import estimate_workload
 from preflight.units import GIB
-from scripts.accuracy_memory import Skip, measured_memory
+from scripts.accuracy_memory import measured_memory
+from scripts.accuracy_rows import Skip
 from scripts.bench_accuracy import main
 
 COLUMNS = [
