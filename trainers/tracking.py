@@ -215,13 +215,16 @@ def _keep_to_itself(run_dir: Path) -> None:
 
 
 def _bounded(act: Callable[[], object], timeout_seconds: float) -> None:
-    """Run `act` in a thread that is given up after a while; its exception comes out here."""
+    """Run `act` in a thread that is given up after a while; its exception comes out here.
+
+    Of any type: once its helper is killed, a call that was given up may end in whatever W&B or asyncio raises then.
+    """
     errors: list[Exception] = []
 
     def run() -> None:
         try:
             act()
-        except wandb_server.failures() as error:
+        except Exception as error:  # noqa: BLE001  raised below, unless nobody waits any more
             errors.append(error)
 
     thread = threading.Thread(target=run, name="tracking", daemon=True)
@@ -230,7 +233,7 @@ def _bounded(act: Callable[[], object], timeout_seconds: float) -> None:
     if thread.is_alive():
         raise TimeoutError(f"no end after {timeout_seconds:g} s")
     for error in errors:
-        raise error
+        raise error if isinstance(error, wandb_server.failures()) else OSError(repr(error)) from error
 
 
 def _stop_service(exit_code: int, *, by_force: bool) -> None:
