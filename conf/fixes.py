@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from conf import names
+from conf.choices import Action
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
-from conf.schema import Action
 from preflight.resolve.hw_names import likely_hw, parse_hw, similar_cards
 
 _SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from conf.schema import Config, ReportChoice
+from conf.choices import ReportChoice
+from conf.schema import Config
 from launcher.output import say
 from preflight.compare import Comparison, compare
 from preflight.errors import ConfigError, ExitCode, Problem

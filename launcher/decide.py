@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conf.choices import Action, ReportChoice
 from conf.compose import Request, compose, sound_part
-from conf.schema import Action, Config, ReportChoice
+from conf.schema import Config
 from launcher.finish import record
 from launcher.output import complain, say
 from preflight import rundir

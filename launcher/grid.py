@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from conf.choices import Action, ReportChoice
 from conf.compose import GridRow, Request
-from conf.schema import Action, ReportChoice
 from launcher.decide import planned
 from launcher.output import complain, say
 from preflight.bill import Bill, for_launch, make_bill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
 from preflight.lowering.lower import largest_micro_batch, lower

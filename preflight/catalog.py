@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from preflight.plan import Card, CardKind, Electricity, Offer
+from preflight.hw_plan import Card, CardKind, Electricity, Offer
 from preflight.tables import Columns, read_table
 from preflight.units import GB, MIB
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from conf.schema import CompareBy, CompareConfig, Config, HwConfig
+from conf.choices import CompareBy
+from conf.schema import CompareConfig, Config, HwConfig
 from preflight import catalog
 from preflight.band import Band
 from preflight.calibration.calibrate import calibrate

@@ -16,7 +16,7 @@ from json import loads
 from pathlib import Path
 from zlib import crc32
 
-from conf.schema import DataKind, Tokenizer
+from conf.choices import DataKind, Tokenizer
 from preflight.errors import ConfigError, Problem
 from preflight.planfile import SCHEMA_VERSION, from_jsonable, write_json
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log2
 
-from conf.schema import DataKind, TrackingBackend
+from conf.choices import DataKind, TrackingBackend
 from preflight.band import Band
-from preflight.plan import CardKind, RunPlan
+from preflight.hw_plan import CardKind
+from preflight.plan import RunPlan
 from preflight.step_time.step import StepTimeEstimate
 from preflight.units import format_runs
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.schema import Family
+from conf.choices import Family
 from preflight.plan import ModelPlan
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from preflight.plan import Card, Precision
+from preflight.hw_plan import Card
+from preflight.plan import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

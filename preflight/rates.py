@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from preflight.plan import NO_CALIBRATION, Calibration, CardKind, HwPlan, Offer
+from preflight.hw_plan import CardKind, HwPlan, Offer
+from preflight.plan import NO_CALIBRATION, Calibration
 from preflight.units import format_runs
 
 POWER_UTILISATION = 0.8

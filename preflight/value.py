@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, pow
 
-from conf.schema import DataKind, Tokenizer
+from conf.choices import DataKind, Tokenizer
 from preflight.band import Band
 from preflight.params import count_params
 from preflight.plan import RunPlan

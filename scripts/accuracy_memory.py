@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from conf.schema import Family, Tokenizer
+from conf.choices import Family, Tokenizer
 from preflight import catalog
+from preflight.hw_plan import Card
 from preflight.memory.workload import AUTOCAST, COMPILED_AUTOCAST, COMPILED_FULL, FULL, HALF_BYTES, Numerics, Workload
 from preflight.params import count_params
-from preflight.plan import Card, ModelPlan, RunPlan
+from preflight.plan import ModelPlan, RunPlan
 from preflight.units import GIB
 from scripts.accuracy_plan import nameless_card, plan_of_run
 from scripts.accuracy_rows import Skip, usable_rows

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from conf.schema import DataKind, JudgeOn, PolicyChoice, TrackingBackend, TrackingMode
+from conf.choices import DataKind, JudgeOn, PolicyChoice, TrackingBackend, TrackingMode
+from preflight.hw_plan import Card, CardKind, Electricity, HwPlan, Offer
 from preflight.plan import (
     BudgetPlan,
-    Card,
-    CardKind,
     Checkpointing,
     DataPlan,
-    Electricity,
-    HwPlan,
     LauncherPlan,
     LoweringPlan,
     ModelPlan,
-    Offer,
     Precision,
     RunPlan,
     Software,

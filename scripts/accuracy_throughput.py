@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.schema import Family, Tokenizer
+from conf.choices import Family, Tokenizer
 from preflight import catalog
+from preflight.hw_plan import Card
 from preflight.params import count_params
-from preflight.plan import Card, Checkpointing, ModelPlan, Precision, RunPlan
+from preflight.plan import Checkpointing, ModelPlan, Precision, RunPlan
 from preflight.step_time.implementation import Implementation
 from scripts.accuracy_plan import plan_of_run
 from scripts.accuracy_rows import Skip, usable_rows

@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from conf.schema import DataKind, Tokenizer  # noqa: E402
-from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, prepared_name, read_manifest  # noqa: E402
-from preflight.errors import PreflightError  # noqa: E402
-from preflight.units import format_count  # noqa: E402
-from trainers import hub_corpus  # noqa: E402
-from trainers.download import get_file  # noqa: E402
-from trainers.prepare import Corpus, prepare, stdlib_corpus, text_corpus  # noqa: E402
+from conf.choices import DataKind, Tokenizer
+from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, prepared_name, read_manifest
+from preflight.errors import PreflightError
+from preflight.units import format_count
+from trainers import hub_corpus
+from trainers.download import get_file
+from trainers.prepare import Corpus, prepare, stdlib_corpus, text_corpus
 
 SHAKESPEARE_BASE_URL = "https://raw.githubusercontent.com"
 SHAKESPEARE_PATH = "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"

@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from launch import bill  # noqa: E402 - a program beside the package
-from preflight.report.text import bill_text  # noqa: E402
+from launch import bill
+from preflight.report.text import bill_text
 
 BILL = re.compile(
     r"(```bash\npython launch\.py (?P<overrides>[^\n]*dry_run=true)\n```\n[^`]*```text\n).*?\n```", re.DOTALL

@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from conf.schema import Tokenizer  # noqa: E402
-from preflight.errors import ConfigError, PreflightError, Problem  # noqa: E402
-from preflight.plan import RunPlan  # noqa: E402
-from preflight.planfile import from_jsonable  # noqa: E402
+from conf.choices import Tokenizer
+from preflight.errors import ConfigError, PreflightError, Problem
+from preflight.plan import RunPlan
+from preflight.planfile import from_jsonable
 
 
 def main(arguments: list[str] | None = None) -> int:

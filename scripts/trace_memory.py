@@ -34,11 +34,12 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from preflight.memory.peak import MemoryEstimate, estimate_memory  # noqa: E402
-from preflight.plan import CardKind, Checkpointing, RunPlan  # noqa: E402
-from preflight.units import format_bytes  # noqa: E402
-from trainers.gpt import GPT, make_optimizer  # noqa: E402
-from trainers.precision import AUTOCAST_DTYPES, autocast  # noqa: E402
+from preflight.hw_plan import CardKind
+from preflight.memory.peak import MemoryEstimate, estimate_memory
+from preflight.plan import Checkpointing, RunPlan
+from preflight.units import format_bytes
+from trainers.gpt import GPT, make_optimizer
+from trainers.precision import AUTOCAST_DTYPES, autocast
 
 GRID_MODELS = {"tiny": (1, 16), "gpt2_10m": (2, 16), "gpt2_124m": (1, 8)}  # preset: micro-batches of 256 tokens
 GRID_SEQUENCE_LENGTH = 256

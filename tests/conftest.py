@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from conf.schema import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
+from conf.choices import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
+from preflight.hw_plan import Card, CardKind, Electricity, HwPlan, Offer
 from preflight.plan import (
     BudgetPlan,
-    Card,
-    CardKind,
     Checkpointing,
     DataPlan,
-    Electricity,
-    HwPlan,
     LauncherPlan,
     LoweringPlan,
     ModelPlan,
-    Offer,
     Precision,
     RunPlan,
     Software,

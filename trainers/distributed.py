@@ -13,8 +13,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from preflight.hw_plan import CardKind
 from preflight.machine.snapshot import World
-from preflight.plan import CardKind
 
 _kept: list[object] = []
 TIMEOUT = timedelta(minutes=30)  # of a collective: one rank may prepare data or compile while the others wait

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from conf.schema import Tokenizer
+from conf.choices import Tokenizer
 from preflight.dataset import TRAIN_NAME, VAL_NAME, Manifest, smallest_dtype
 from preflight.errors import ConfigError, Problem
 from preflight.units import format_bytes, format_count

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conf.schema import DataKind, Tokenizer
+from conf.choices import DataKind, Tokenizer
 from preflight.dataset import (
     TRAIN_NAME,
     VAL_NAME,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.errors import ExitCode
 from preflight.units import SECONDS_PER_HOUR
 from trainers.job import Job

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from conf.schema import TrackingBackend
+from conf.choices import TrackingBackend
 from preflight.plan import RunPlan
 from preflight.planfile import write_json
 from trainers import wandb_server

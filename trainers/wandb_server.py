@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from conf.schema import TrackingMode
+from conf.choices import TrackingMode
 
 PROBE_TIMEOUT_SECONDS = 2.0
 HOSTED_URL = "https://api.wandb.ai"  # where netrc keeps the hosted service's key, whatever its address is today

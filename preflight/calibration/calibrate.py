@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Any
 
-from conf.schema import TrackingBackend
+from conf.choices import TrackingBackend
 from preflight.actual import is_whole
 from preflight.calibration.evidence import Observation, Spread, factor_from, sound_numbers
 from preflight.calibration.memory_fit import memory_factors
@@ -24,9 +24,10 @@ from preflight.duration import (
     shutdown_seconds,
     startup_seconds,
 )
+from preflight.hw_plan import CardKind
 from preflight.memory.peak import estimate_memory
 from preflight.params import count_params
-from preflight.plan import NO_CALIBRATION, Calibration, CardKind, Factor, ModelPlan, RunPlan, TrainerPlan
+from preflight.plan import NO_CALIBRATION, Calibration, Factor, ModelPlan, RunPlan, TrainerPlan
 from preflight.planfile import from_jsonable, to_jsonable
 from preflight.rates import watts_of
 from preflight.step_time.step import StepTimeEstimate, estimate_step_time

@@ -15,9 +15,10 @@ from math import log, sqrt
 from preflight.calibration.evidence import SAME_PLAN
 from preflight.calibration.next_run import P90_SIGMAS, Noise, noise_of
 from preflight.calibration.robust import recent_mean, robust_mean
+from preflight.hw_plan import CardKind
 from preflight.memory.device import base_bytes, communication_bytes
 from preflight.memory.peak import estimate_memory
-from preflight.plan import Calibration, CardKind, Factor, RunPlan
+from preflight.plan import Calibration, Factor, RunPlan
 from preflight.units import MIB
 
 Measured = tuple[RunPlan, str, float, Mapping[str, float | None]]  # plan, group, likeness to the plan, actual leaves

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from preflight.catalog import find_card
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
+from preflight.hw_plan import Card, CardKind
 from preflight.machine.snapshot import Gpu, Machine
-from preflight.plan import Card, CardKind, RunPlan
+from preflight.plan import RunPlan
 from preflight.units import GIB, format_bytes
 from preflight.verdict.judge import Finding, Severity
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import date
 
-from conf.schema import DataKind, Family
+from conf.choices import DataKind, Family
 from preflight.catalog import is_ambiguous
 from preflight.dataset import prepare_command
 from preflight.errors import ExitCode

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from conf.schema import TrackingBackend, TrackingMode
+from conf.choices import TrackingBackend, TrackingMode
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
+from preflight.hw_plan import CardKind
 from preflight.machine.snapshot import Machine
-from preflight.plan import CardKind, RunPlan
+from preflight.plan import RunPlan
 from preflight.units import format_bytes
 from preflight.verdict.judge import Finding, Severity
 

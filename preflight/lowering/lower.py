@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.cost import estimate_cost
 from preflight.estimate import Estimate, estimate
+from preflight.hw_plan import Card, CardKind, HwPlan
 from preflight.lowering.rungs import changes_between
 from preflight.memory.peak import estimate_memory
-from preflight.plan import Card, CardKind, HwPlan, ModelPlan, Precision, RunPlan, valid_micro_batch_sizes
+from preflight.plan import ModelPlan, Precision, RunPlan, valid_micro_batch_sizes
 from preflight.verdict.fitting import at_micro_batch_size, fits_memory, largest_fitting
 from preflight.verdict.judge import Change, Violation, broken_budgets, violations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from conf.schema import Family
+from conf.choices import Family
 from preflight.memory.workload import FP32_BYTES, Workload
 from preflight.params import kv_dim
 

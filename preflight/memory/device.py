@@ -8,7 +8,7 @@ Slack: PyTorch's caching allocator (expandable segments, which the launcher sets
 
 from __future__ import annotations
 
-from preflight.plan import Card, CardKind, HwPlan
+from preflight.hw_plan import Card, CardKind, HwPlan
 from preflight.units import GIB, MIB
 
 Edges = tuple[float, int, float]  # low, mid, high in bytes; mid is whole, so that terms sum exactly

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from conf.schema import TrackingBackend
+from conf.choices import TrackingBackend
 from preflight.band import Band
+from preflight.hw_plan import CardKind
 from preflight.memory.device import (
     Edges,
     base_bytes,
@@ -23,7 +24,7 @@ from preflight.memory.device import (
 )
 from preflight.memory.phases import TOKEN_TERMS, Phases, phases_of, terms_of
 from preflight.memory.workload import FP32_BYTES, Workload, workload_of
-from preflight.plan import CardKind, RunPlan
+from preflight.plan import RunPlan
 from preflight.units import GIB, format_runs
 
 # Ratio of what scales with tokens to the formula, at the low and the high edge.

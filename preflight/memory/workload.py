@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from preflight.plan import CardKind, Checkpointing, ModelPlan, Precision, RunPlan
+from preflight.hw_plan import CardKind
+from preflight.plan import Checkpointing, ModelPlan, Precision, RunPlan
 
 FP32_BYTES = 4
 HALF_BYTES = 2  # bf16 and fp16

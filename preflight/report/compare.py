@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from conf.schema import CompareBy
+from conf.choices import CompareBy
 from preflight.band import Band
 from preflight.catalog import is_current
 from preflight.compare import Comparison, Row

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from conf.schema import ReportChoice
+from conf.choices import ReportChoice
 from preflight.bill import Bill
 from preflight.report.comparison import actual_text
 from preflight.report.document import bill_document, error_document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.bill import Bill
 from preflight.errors import ExitCode
 from preflight.lowering.rungs import BUDGET_WORDS

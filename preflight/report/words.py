@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from preflight.band import Band
 from preflight.cost import CostEstimate
-from preflight.plan import CardKind, HwPlan
+from preflight.hw_plan import CardKind, HwPlan
 from preflight.units import (
     GIB,
     MIB,

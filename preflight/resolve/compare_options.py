@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from conf.schema import Action, CompareConfig, Config
+from conf.choices import Action
+from conf.schema import CompareConfig, Config
 from preflight.catalog import provider_names
 from preflight.resolve.resolution import Resolution
 

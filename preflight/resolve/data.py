@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from conf.schema import DataConfig, DataKind, ModelConfig, Tokenizer
+from conf.choices import DataKind, Tokenizer
+from conf.schema import DataConfig, ModelConfig
 from preflight.dataset import (
     BPE_KINDS,
     DEFAULT_VAL_FRACTION,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from conf.schema import HwConfig
 from preflight import catalog
 from preflight.errors import WrongMachine
+from preflight.hw_plan import Card, CardKind, Electricity, HwPlan, Offer
 from preflight.machine.snapshot import Machine, World
-from preflight.plan import Card, CardKind, Electricity, HwPlan, Offer
 from preflight.resolve.hw_names import ANY_GPU, MAX_PER_NODE, likely_hw, similar_cards, unknown_card
 from preflight.resolve.local_cards import apple_card, cpu_card, gpu_card
 from preflight.resolve.resolution import Resolution

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from preflight import catalog
+from preflight.hw_plan import Card, CardKind
 from preflight.machine.snapshot import Gpu, Machine
-from preflight.plan import Card, CardKind
 
 # Dense operations per core and cycle (multiply and add count two), for fp32 and bf16, the best unit first. Two vector
 # units a core; Intel's optimization manual (AVX2, AVX-512, AMX: 1,024 bf16 a cycle), Arm's Neoverse guides.

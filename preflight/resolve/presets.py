@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conf.schema import Family, ModelConfig, Tokenizer
+from conf.choices import Family, Tokenizer
+from conf.schema import ModelConfig
 from preflight.params import count_params
 from preflight.plan import ModelPlan
 

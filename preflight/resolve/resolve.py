@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from conf.schema import Config, HwConfig
 from preflight.errors import ConfigError
+from preflight.hw_plan import HwPlan
 from preflight.machine.snapshot import Machine
 from preflight.plan import (
     BudgetPlan,
     DataPlan,
-    HwPlan,
     LauncherPlan,
     LoweringPlan,
     ModelPlan,

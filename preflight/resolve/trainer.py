@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.schema import Config, PrecisionChoice
-from preflight.plan import Card, CardKind, Checkpointing, Precision, TrainerPlan
+from conf.choices import PrecisionChoice
+from conf.schema import Config
+from preflight.hw_plan import Card, CardKind
+from preflight.plan import Checkpointing, Precision, TrainerPlan
 from preflight.resolve.batch import Batch
 from preflight.resolve.resolution import Resolution
 from preflight.schedule import (

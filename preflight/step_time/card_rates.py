@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import pow
 
-from preflight.plan import Card, CardKind, HwPlan, Precision
+from preflight.hw_plan import Card, CardKind, HwPlan
+from preflight.plan import Precision
 from preflight.priors import attention_fraction, matmul_fraction
 from preflight.step_time.constants import StepConstants
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from preflight.plan import Card, CardKind, HwPlan
+from preflight.hw_plan import Card, CardKind, HwPlan
 from preflight.priors import link
 from preflight.step_time.implementation import Implementation
 

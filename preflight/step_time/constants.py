@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from preflight.plan import CardKind
+from preflight.hw_plan import CardKind
 
 FITTED = ("sustained_fraction", "sharding_fraction", "eager_bytes")
 

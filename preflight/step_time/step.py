@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from preflight.band import Band, around
-from preflight.plan import CardKind, RunPlan
+from preflight.hw_plan import CardKind
+from preflight.plan import RunPlan
 from preflight.step_time.card_rates import card_rates, peak_flops_per_second
 from preflight.step_time.constants import CONSTANTS, StepConstants
 from preflight.step_time.flops import train_flops_per_token

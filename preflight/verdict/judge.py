@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from conf.schema import JudgeOn
+from conf.choices import JudgeOn
 from preflight.band import Band
 from preflight.estimate import Estimate
 from preflight.estimate import estimate as work_out

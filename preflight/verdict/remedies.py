@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.band import Band
 from preflight.estimate import Estimate, estimate
+from preflight.hw_plan import CardKind
 from preflight.memory.peak import estimate_memory
-from preflight.plan import CardKind, Checkpointing, RunPlan, valid_micro_batch_sizes
+from preflight.plan import Checkpointing, RunPlan, valid_micro_batch_sizes
 from preflight.units import format_bytes
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
 

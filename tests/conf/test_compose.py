@@ -7,8 +7,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from conf import register
+from conf.choices import DataKind, Family, PrecisionChoice, TrackingBackend
 from conf.compose import compose
-from conf.schema import Config, DataKind, Family, PrecisionChoice, TrackingBackend
+from conf.schema import Config
 from preflight.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.plan import Precision
 
 PRECISIONS = (Precision.fp32, Precision.tf32, Precision.bf16)

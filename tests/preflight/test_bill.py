@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simple_sums import use_simple_sums
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.bill import for_launch, launch_exit_code, make_bill
 from preflight.errors import ExitCode
 from preflight.verdict.judge import Decision, Finding, Severity

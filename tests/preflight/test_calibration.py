@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from simulated_machine import SimulatedMachine, cpu_plan
 
-from conf.schema import TrackingBackend
+from conf.choices import TrackingBackend
 from preflight.calibration.calibrate import calibrate
 from preflight.calibration.evidence import sound_numbers
 from preflight.estimate import estimate

@@ -20,7 +20,7 @@ from preflight.catalog import (
     near_card_names,
     pue,
 )
-from preflight.plan import CardKind
+from preflight.hw_plan import CardKind
 
 GIB = 2**30
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from conf.schema import DataKind, TrackingBackend, TrackingMode
+from conf.choices import DataKind, TrackingBackend, TrackingMode
 from preflight.catalog import find_card
 from preflight.checks.check import check
+from preflight.hw_plan import CardKind
 from preflight.machine.snapshot import Gpu, Machine, World
-from preflight.plan import CardKind, RunPlan
+from preflight.plan import RunPlan
 from preflight.verdict.judge import Finding, Severity
 
 GIB = 2**30

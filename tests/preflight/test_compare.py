@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from resolving import CREATED_AT, LAPTOP, RTX_4090, config_of, with_gpus
 
-from conf.schema import CompareBy
+from conf.choices import CompareBy
 from preflight.band import Band
 from preflight.bill import make_bill
 from preflight.catalog import listed_offers

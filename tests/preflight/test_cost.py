@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from preflight.band import Band, exact
 from preflight.cost import CostEstimate, estimate_cost
 from preflight.duration import WallEstimate, estimate_wall
-from preflight.plan import Offer, RunPlan
+from preflight.hw_plan import Offer
+from preflight.plan import RunPlan
 from preflight.step_time.step import estimate_step_time
 from tests.conftest import build_plan
 

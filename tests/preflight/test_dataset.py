@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import DataKind, Tokenizer
+from conf.choices import DataKind, Tokenizer
 from preflight.dataset import (
     Manifest,
     folder_problems,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conf.schema import DataKind, TrackingBackend
+from conf.choices import DataKind, TrackingBackend
 from preflight import duration
 from preflight.duration import WallEstimate, estimate_wall
 from preflight.plan import Calibration, Factor, RunPlan

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simple_sums import use_simple_sums, with_layers
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.lowering.lower import largest_micro_batch, lower, lower_precisions
 from preflight.plan import Precision, valid_micro_batch_sizes
 from preflight.units import GIB

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from random_plans import PRECISIONS, SETTINGS, plan_of, questions, shaped
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.bill import make_bill
 from preflight.estimate import estimate
 from preflight.lowering.lower import lower

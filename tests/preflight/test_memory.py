@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conf.schema import TrackingBackend
+from conf.choices import TrackingBackend
 from preflight.memory.peak import BASE_TERMS, SCALING_TERMS, estimate_memory
 from preflight.params import count_params
 from preflight.plan import Calibration, Checkpointing, Factor, Precision

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from preflight.hw_plan import CardKind
 from preflight.memory.peak import SCALING_TERMS, estimate_memory
 from preflight.params import count_params
-from preflight.plan import CardKind, Checkpointing, Precision
+from preflight.plan import Checkpointing, Precision
 from preflight.units import GIB
 from tests.conftest import GPT2_124M, LLAMA_7B, RTX_4090, TINY, build_plan
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from conf.schema import Family, Tokenizer
+from conf.choices import Family, Tokenizer
 from preflight.params import count_params, kv_dim, matmul_params
 from preflight.plan import ModelPlan
 

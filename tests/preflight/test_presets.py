@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from resolving import resolved
 
+from conf.choices import Family
 from conf.register import options
-from conf.schema import Family
 from preflight.params import count_params
 from preflight.resolve import presets
 from preflight.resolve.presets import default_d_ff, preset_names

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from preflight import catalog
-from preflight.plan import CardKind, Precision
+from preflight.hw_plan import CardKind
+from preflight.plan import Precision
 from preflight.priors import attention_fraction, link, matmul_fraction
 from tests.conftest import A100_80GB, CPU, RTX_4090
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.plan import Calibration, Factor, HwPlan, Offer
+from preflight.hw_plan import HwPlan, Offer
+from preflight.plan import Calibration, Factor
 from preflight.rates import rates, watts_of
 from tests.conftest import build_plan
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conf.schema import ReportChoice
+from conf.choices import ReportChoice
 from preflight.bill import make_bill
 from preflight.plan import Calibration, Factor
 from preflight.report.render import bill_text, render

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simple_sums import use_simple_sums
 
-from conf.schema import PolicyChoice
+from conf.choices import PolicyChoice
 from preflight.bill import make_bill
 from preflight.errors import ConfigError, Problem
 from preflight.report.render import grid_error_row, grid_header, grid_row

@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from random_plans import SETTINGS, plan_of, questions
 
-from conf.schema import ReportChoice
+from conf.choices import ReportChoice
 from preflight.bill import make_bill
 from preflight.report.render import grid_header, grid_row, render
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simple_sums import use_simple_sums
 
-from conf.schema import PolicyChoice, ReportChoice
+from conf.choices import PolicyChoice, ReportChoice
 from preflight.bill import for_launch, make_bill
 from preflight.plan import Calibration, Factor, Precision
 from preflight.report.render import bill_text, render

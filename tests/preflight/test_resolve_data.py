@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from resolving import problem_of, problems_of, resolved
 
-from conf.schema import DataKind, Tokenizer
+from conf.choices import DataKind, Tokenizer
 from preflight.dataset import Manifest, write_manifest
 from preflight.errors import ConfigError
 

@@ -7,7 +7,7 @@ from resolving import LAPTOP, RTX_4090, problem_of, resolved, under_torchrun, wi
 
 from preflight import catalog
 from preflight.errors import WrongMachine
-from preflight.plan import CardKind
+from preflight.hw_plan import CardKind
 from preflight.units import GIB, MIB
 
 

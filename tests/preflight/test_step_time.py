@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.plan import Calibration, CardKind, Checkpointing, Factor, ModelPlan, Precision, RunPlan
+from preflight.hw_plan import CardKind
+from preflight.plan import Calibration, Checkpointing, Factor, ModelPlan, Precision, RunPlan
 from preflight.step_time.constants import CUDA
 from preflight.step_time.step import estimate_step_time
 from tests.conftest import A100_80GB, CPU, GPT2_124M, RTX_4090, build_plan

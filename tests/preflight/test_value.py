@@ -5,7 +5,7 @@ from math import exp
 
 import pytest
 
-from conf.schema import DataKind, Tokenizer
+from conf.choices import DataKind, Tokenizer
 from preflight.plan import ModelPlan, RunPlan
 from preflight.value import effective_tokens, estimate_value, expected_loss
 from tests.conftest import GPT2_124M, TINY, build_plan

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simple_sums import simple_estimate, simple_memory, use_simple_sums
 
-from conf.schema import JudgeOn, PolicyChoice
+from conf.choices import JudgeOn, PolicyChoice
 from preflight.plan import Checkpointing
 from preflight.units import GIB
 from preflight.verdict.judge import Severity, broken_budgets, violations, warnings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import Family
+from conf.choices import Family
 from preflight.plan import Checkpointing, Precision
 from scripts.accuracy_fit import START, estimated_seconds, fit
 from scripts.accuracy_rows import Skip

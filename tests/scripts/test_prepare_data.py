@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import DataConfig, DataKind, Family, ModelConfig, RecipeConfig, Tokenizer
+from conf.choices import DataKind, Family, Tokenizer
+from conf.schema import DataConfig, ModelConfig, RecipeConfig
 from preflight.dataset import read_manifest
 from preflight.resolve.data import resolve_data
 from preflight.resolve.resolution import Resolution

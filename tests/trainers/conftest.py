@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from conf.schema import DataKind
+from conf.choices import DataKind
 from preflight.plan import Precision, RunPlan
 from trainers.job import Job
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from preflight.hw_plan import CardKind
 from preflight.machine.snapshot import World
-from preflight.plan import CardKind, RunPlan
+from preflight.plan import RunPlan
 from trainers import checkpoint, distributed
 from trainers.job import Job, NeverStop
 from trainers.outcome import leave

@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch.nn import functional as F
 
-from conf.schema import Family, Tokenizer
+from conf.choices import Family, Tokenizer
 from preflight.params import count_params
 from preflight.plan import Checkpointing, ModelPlan
 from trainers.gpt import GPT, IGNORED, make_optimizer

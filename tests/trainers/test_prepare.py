@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conf.schema import DataKind, Tokenizer
+from conf.choices import DataKind, Tokenizer
 from preflight.dataset import read_manifest, sha256_of_file
 from preflight.errors import ConfigError
 from preflight.plan import RunPlan

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema import TrackingBackend, TrackingMode
+from conf.choices import TrackingBackend, TrackingMode
 from preflight.plan import RunPlan
 from preflight.planfile import write_json
 from tests.trainers.wandb_site import fixture_plan, fixture_run_dir, inspect, records, runs, track  # noqa: F401

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import TrackingMode
+from conf.choices import TrackingMode
 from preflight.plan import RunPlan
 from preflight.planfile import write_json
 from tests.trainers.wandb_site import (  # noqa: F401

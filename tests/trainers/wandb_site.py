@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema import TrackingBackend, TrackingMode
+from conf.choices import TrackingBackend, TrackingMode
 from preflight.plan import RunPlan
 from trainers.tracking import Tracker, make_tracker
 
