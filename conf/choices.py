@@ -12,6 +12,86 @@ class Family(Enum):
     llama = "llama"  # RMSNorm, SwiGLU, rotary positions, grouped key/value heads
 
 
+class Norm(Enum):
+    """`model.norm`."""
+
+    layernorm = "layernorm"
+    rmsnorm = "rmsnorm"
+
+
+class Positions(Enum):
+    """`model.positions`: a table that is added to the tokens, or rotation of queries and keys (RoPE)."""
+
+    learned = "learned"
+    rotary = "rotary"
+
+
+class Activation(Enum):
+    """`model.activation` of the MLP; SwiGLU has a third matrix, the gate."""
+
+    gelu = "gelu"
+    relu2 = "relu2"  # squared ReLU
+    swiglu = "swiglu"
+
+
+class Optimizer(Enum):
+    """`trainer.optimizer`: what is kept for each parameter differs."""
+
+    adamw = "adamw"  # two fp32 moments
+    adamw_8bit = "adamw_8bit"  # two moments of a byte each
+    sgd = "sgd"  # one momentum buffer
+    adafactor = "adafactor"  # row and column statistics
+    muon = "muon"  # one momentum buffer for the matrices of the blocks; AdamW for the rest
+
+
+class OptimizerKernel(Enum):
+    """`trainer.optimizer_kernel`: one kernel for all tensors, lists of tensors, or one tensor at a time."""
+
+    fused = "fused"
+    foreach = "foreach"
+    loop = "loop"
+
+
+class Parallel(Enum):
+    """`trainer.parallel`: what the ranks share out among them."""
+
+    ddp = "ddp"  # nothing: every rank holds all
+    zero1 = "zero1"  # optimizer states
+    zero2 = "zero2"  # and gradients; weights stay gathered (FSDP2 without resharding after the forward pass)
+    zero3 = "zero3"  # and weights (FSDP2)
+
+
+class Attention(Enum):
+    """`trainer.attention`: PyTorch's fused kernel, or matmul, softmax, matmul."""
+
+    sdpa = "sdpa"
+    eager = "eager"
+
+
+class Adapter(Enum):
+    """`trainer.adapter`: what is trained, all weights or low-rank updates of frozen ones."""
+
+    none = "none"
+    lora = "lora"
+    qlora = "qlora"  # frozen weights in 4 bits
+
+
+class AdapterTargets(Enum):
+    """`trainer.lora_targets`: which linears get an adapter."""
+
+    attention = "attention"  # query, key, value, output
+    query_value = "query_value"  # as in the LoRA paper
+    linear = "linear"  # all of a block's
+
+
+class Float32Matmul(Enum):
+    """`trainer.float32_matmul_precision`, in PyTorch's own words."""
+
+    highest = "highest"
+    high = "high"  # TF32, or three bf16 products
+    medium = "medium"  # one bf16 product
+
+
 class Tokenizer(Enum):
     """How text becomes token ids; a model and its data must agree."""
 
@@ -40,13 +120,15 @@ class PrecisionChoice(Enum):
     tf32 = "tf32"
     bf16 = "bf16"
     fp16 = "fp16"
+    bf16_pure = "bf16_pure"  # weights, gradients and optimizer states in bf16 too
 
 
 class CheckpointingChoice(Enum):
-    """`trainer.activation_checkpointing`: recompute each block in the backward pass, or keep everything."""
+    """`trainer.activation_checkpointing`: what is recomputed in the backward pass."""
 
     none = "none"
-    full = "full"
+    selective = "selective"  # cheap operations; results of matmuls and of attention are kept
+    full = "full"  # whole blocks
 
 
 class JudgeOn(Enum):

@@ -10,12 +10,22 @@ from dataclasses import dataclass, field
 
 from conf.choices import (
     Action,
+    Activation,
+    Adapter,
+    AdapterTargets,
+    Attention,
     CheckpointingChoice,
     CompareBy,
     DataKind,
     Family,
+    Float32Matmul,
     JudgeOn,
+    Norm,
+    Optimizer,
+    OptimizerKernel,
+    Parallel,
     PolicyChoice,
+    Positions,
     PrecisionChoice,
     ReportChoice,
     Tokenizer,
@@ -51,8 +61,16 @@ class ModelConfig:
     vocab_size: int
     tokenizer: Tokenizer
     tied_head: bool
-    bias: bool = False
+    bias: bool = False  # on linears and LayerNorms
+    qkv_bias: bool | None = None  # on queries, keys and values; None: as bias
     dropout: float = 0.0
+    norm: Norm | None = None  # None here and below: as the family has it
+    positions: Positions | None = None
+    activation: Activation | None = None
+    qk_norm: bool = False  # queries and keys are normalised per head
+    head_dim: int | None = None  # None: n_embd / n_head
+    n_positions: int | None = None  # rows of the table of learned positions; None: the sequence length
+    path: str | None = None  # model=hf: a folder with Hugging Face's config.json
     recipe: RecipeConfig
 
 
@@ -106,7 +124,20 @@ class TrainerConfig:
     precision: PrecisionChoice = PrecisionChoice.auto
     compile: bool | None = None  # None: on for CUDA cards, off for cpu and mps
     activation_checkpointing: CheckpointingChoice = CheckpointingChoice.none
+    attention: Attention | None = None  # None: what is faster on the hardware
+    float32_matmul_precision: Float32Matmul | None = None  # None: highest; high for precision=tf32
+    loss_chunk_tokens: int = 0  # logits of so many tokens at a time; 0: of the whole micro-batch
+    parallel: Parallel = Parallel.ddp
+    bucket_views: bool = True  # gradients live in DDP's buckets
+    init_from: str | None = None  # hf:DIR or a run folder: weights to start from
+    adapter: Adapter = Adapter.none
+    lora_rank: int = 8
+    lora_alpha: float = 16.0
+    lora_targets: AdapterTargets = AdapterTargets.linear
+    optimizer: Optimizer = Optimizer.adamw
+    optimizer_kernel: OptimizerKernel | None = None  # None: fused where there is such a kernel
     learning_rate: float | None = None
+    muon_learning_rate: float = 0.02  # of the matrices that Muon trains
     min_learning_rate_fraction: float = 0.1  # where the cosine ends, as a fraction of its peak
     warmup_fraction: float = 0.02  # of the steps, linear
     weight_decay: float = 0.1
@@ -114,6 +145,7 @@ class TrainerConfig:
     beta2: float = 0.95
     grad_clip: float = 1.0  # 0 turns it off
     eval_interval: int | None = None  # steps; None: ten times a run, at least every 1,000; 0: only at the end
+    eval_micro_batch_size: int | None = None  # None: micro_batch_size
     eval_tokens: int | None = None  # held-out tokens an evaluation; None: all evaluations read a tenth of the run's
     checkpoint_interval: int | None = None  # steps; None: five times a run, at least every 1,000
     keep_checkpoints: int = 2

@@ -10,7 +10,25 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import isqrt
 
-from conf.choices import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
+from conf.choices import (
+    Activation,
+    Adapter,
+    AdapterTargets,
+    Attention,
+    DataKind,
+    Family,
+    Float32Matmul,
+    JudgeOn,
+    Norm,
+    Optimizer,
+    OptimizerKernel,
+    Parallel,
+    PolicyChoice,
+    Positions,
+    Tokenizer,
+    TrackingBackend,
+    TrackingMode,
+)
 from preflight.hw_plan import HwPlan
 
 
@@ -21,12 +39,14 @@ class Precision(Enum):
     tf32 = "tf32"
     bf16 = "bf16"
     fp16 = "fp16"
+    bf16_pure = "bf16_pure"  # weights and moments too
 
 
 class Checkpointing(Enum):
     """Activation checkpointing."""
 
     none = "none"
+    selective = "selective"
     full = "full"
 
 
@@ -46,6 +66,14 @@ class ModelPlan:
     tied_head: bool
     bias: bool
     dropout: float
+    norm: Norm = Norm.layernorm
+    positions: Positions = Positions.learned
+    activation: Activation = Activation.gelu
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    head_dim: int = 0  # 0: n_embd / n_head; resolve writes the number
+    n_positions: int | None = None  # None: the sequence length
+    path: str | None = None  # absolute folder of Hugging Face's config.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +116,20 @@ class TrainerPlan:
     checkpoint_interval: int
     keep_checkpoints: int
     log_interval: int
+    attention: Attention = Attention.sdpa
+    float32_matmul_precision: Float32Matmul = Float32Matmul.highest
+    loss_chunk_tokens: int = 0  # 0: all at once
+    parallel: Parallel = Parallel.ddp
+    bucket_views: bool = True
+    init_from: str | None = None
+    adapter: Adapter = Adapter.none
+    lora_rank: int = 8
+    lora_alpha: float = 16.0
+    lora_targets: AdapterTargets = AdapterTargets.linear
+    optimizer: Optimizer = Optimizer.adamw
+    optimizer_kernel: OptimizerKernel = OptimizerKernel.fused
+    muon_learning_rate: float = 0.02
+    eval_micro_batch_size: int | None = None  # None: micro_batch_size
 
     @property
     def total_tokens(self) -> int:

@@ -6,12 +6,12 @@ be read, or that does not describe a model by itself, is left out with a note an
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conf.choices import Family, Tokenizer
+from conf.choices import Activation, Family, Norm, Positions, Tokenizer
 from conf.schema import ModelConfig
 from preflight.params import count_params
 from preflight.plan import ModelPlan
@@ -30,8 +30,24 @@ def default_d_ff(family: Family, n_embd: int) -> int:
     return -(-(8 * n_embd // 3) // LLAMA_FF_MULTIPLE) * LLAMA_FF_MULTIPLE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What a family's models are made of where the configuration says nothing."""
+
+    norm: Norm
+    positions: Positions
+    activation: Activation
+
+
+STYLES = {
+    Family.gpt2: Style(norm=Norm.layernorm, positions=Positions.learned, activation=Activation.gelu),
+    Family.llama: Style(norm=Norm.rmsnorm, positions=Positions.rotary, activation=Activation.swiglu),
+}
+
+
 def model_plan(model: ModelConfig) -> ModelPlan:
     """Every `None` replaced."""
+    style = STYLES[model.family]
     return ModelPlan(
         name=model.name,
         family=model.family,
@@ -45,6 +61,14 @@ def model_plan(model: ModelConfig) -> ModelPlan:
         tied_head=model.tied_head,
         bias=model.bias,
         dropout=model.dropout,
+        norm=model.norm or style.norm,
+        positions=model.positions or style.positions,
+        activation=model.activation or style.activation,
+        qkv_bias=model.qkv_bias if model.qkv_bias is not None else model.bias,
+        qk_norm=model.qk_norm,
+        head_dim=model.head_dim if model.head_dim is not None else model.n_embd // max(1, model.n_head),
+        n_positions=model.n_positions,
+        path=model.path,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.choices import PrecisionChoice
+from conf.choices import Attention, Float32Matmul, Optimizer, OptimizerKernel, PrecisionChoice
 from conf.schema import Config
 from preflight.hw_plan import Card, CardKind
 from preflight.plan import Checkpointing, Precision, TrainerPlan
@@ -71,7 +71,30 @@ def resolve_trainer(config: Config, needs: Needs, resolution: Resolution) -> Tra
         ),
         keep_checkpoints=trainer.keep_checkpoints,
         log_interval=choose("trainer.log_interval", trainer.log_interval, log_interval, "default"),
+        attention=choose("trainer.attention", trainer.attention, Attention.sdpa, "default"),
+        float32_matmul_precision=trainer.float32_matmul_precision or _float32_matmul(needs.precision),
+        loss_chunk_tokens=trainer.loss_chunk_tokens,
+        parallel=trainer.parallel,
+        bucket_views=trainer.bucket_views,
+        init_from=trainer.init_from,
+        adapter=trainer.adapter,
+        lora_rank=trainer.lora_rank,
+        lora_alpha=trainer.lora_alpha,
+        lora_targets=trainer.lora_targets,
+        optimizer=trainer.optimizer,
+        optimizer_kernel=trainer.optimizer_kernel or _optimizer_kernel(trainer.optimizer),
+        muon_learning_rate=trainer.muon_learning_rate,
+        eval_micro_batch_size=trainer.eval_micro_batch_size,
     )
+
+
+def _float32_matmul(precision: Precision) -> Float32Matmul:
+    return Float32Matmul.high if precision is Precision.tf32 else Float32Matmul.highest
+
+
+def _optimizer_kernel(optimizer: Optimizer) -> OptimizerKernel:
+    """The fastest that PyTorch has."""
+    return OptimizerKernel.fused if optimizer in (Optimizer.adamw, Optimizer.sgd) else OptimizerKernel.foreach
 
 
 def auto_precision(card: Card) -> Precision:
