@@ -25,6 +25,7 @@ from trainers.warn import warn
 INIT_TIMEOUT_SECONDS = 15.0
 FINISH_TIMEOUT_SECONDS = 20.0
 TEARDOWN_TIMEOUT_SECONDS = 5.0
+MAX_ALERT_TITLE = 63  # characters: W&B's limit
 FLUSH_SECONDS = 2.0  # how much of the history a kill can take
 Metrics = Mapping[str, float | int | str | None]
 
@@ -37,6 +38,9 @@ class NoTracker:
     problem: str | None = None
 
     def log(self, metrics: Metrics, step: int) -> None:
+        """Nothing to do."""
+
+    def alert(self, title: str, text: str) -> None:
         """Nothing to do."""
 
     def finish(self, summary: Metrics, exit_code: int = 0) -> None:
@@ -60,6 +64,10 @@ class WandbTracker:
         """One row; `step` is the optimizer step, the only step there is. None: not measured, left out."""
         self._step = step
         self._try(lambda: self._run.log(_known(metrics), step=step), "log")
+
+    def alert(self, title: str, text: str) -> None:
+        """A message to whoever follows the run (W&B sends it by mail or Slack, once synced when offline)."""
+        self._try(lambda: self._run.alert(title[:MAX_ALERT_TITLE], text), "send an alert")
 
     def finish(self, summary: Metrics, exit_code: int = 0) -> None:
         """Summary and the table estimated | actual | ratio, then close within a bounded time; once."""

@@ -198,3 +198,12 @@ def test_setting_that_wandb_refuses_is_said_once_and_the_run_goes_on_untracked(
 def test_note_that_cannot_be_written_is_said(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tracking._write_note(run_dir / "absent", "offline", None, None)
     assert "tracking.json was not written" in capsys.readouterr().err
+
+
+def test_an_alert_is_in_the_run(plan: RunPlan, run_dir: Path) -> None:
+    tracker = track(plan, run_dir)
+    tracker.alert("slower than the bill " * 9, "19 h instead of 6 h: waiting for data")
+    tracker.finish({}, 0)
+    (alert,) = records(runs(run_dir)[0], "alert")
+    assert alert["title"] == ("slower than the bill " * 9)[:63]
+    assert alert["text"] == "19 h instead of 6 h: waiting for data"
