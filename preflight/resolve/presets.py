@@ -86,8 +86,10 @@ def changed_shape(model: ModelPlan) -> list[str]:
 def smaller_models(model: ModelPlan, sequence_length: int) -> tuple[ModelPlan, ...]:
     """Presets of the same family and tokenizer with fewer parameters, the largest first.
 
-    Vocabulary, bias and dropout stay as asked for: they are no part of a model's size.
+    Vocabulary, bias and dropout stay as asked for: they are no part of a model's size. None for a folder's model.
     """
+    if model.path is not None:  # a folder's model has no family here: another preset would be another model
+        return ()
     limit = count_params(model, sequence_length).total
     sized = []
     for preset in _presets(MODEL_DIR).models:
@@ -122,7 +124,10 @@ def _presets(folder: Path) -> _Presets:
     models, left_out = [], []
     for path in filter(Path.is_file, sorted(folder.glob("*.yaml"))):
         try:
-            models.append(_from_yaml(_content(path)))
+            content = _content(path)
+            if content.get("n_layer") == 0:  # the shape is somewhere else (model=hf)
+                continue
+            models.append(_from_yaml(content))
         except YAMLError as error:
             left_out.append(f"{path.name} ({getattr(error, 'problem', None) or 'no YAML'})")
         except KeyError as error:

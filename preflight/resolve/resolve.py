@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import NamedTuple
 
 from conf.schema import Config, HwConfig
@@ -23,6 +24,7 @@ from preflight.plan import (
 from preflight.resolve.batch import divide_batch
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
+from preflight.resolve.hf import from_folder
 from preflight.resolve.hw import Hardware, check_world, complete_hardware, find_hardware
 from preflight.resolve.presets import changed_shape, model_plan, smaller_models, unread_presets
 from preflight.resolve.ranges import check_ranges
@@ -56,6 +58,7 @@ def resolve(config: Config, machine: Machine, *, command: str, created_at: str) 
 
 def resolve_job(config: Config, resolution: Resolution, *, command: str, created_at: str) -> Job:
     """Ranges, names, model and data; the problems are noted."""
+    config = replace(config, model=from_folder(config.model, resolution))
     config = check_texts(check_ranges(config, resolution), resolution)
     check_compare(config, resolution)
     model = _resolve_model(config, resolution)
@@ -145,7 +148,7 @@ def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
         message = f"must divide the {model.n_head} heads; valid are {', '.join(map(str, valid))}"
         resolution.refuse("model.n_kv_head", model.n_kv_head, message, f"model.n_kv_head={nearest}")
     changes = changed_shape(model)
-    if changes:
+    if changes and model.path is None:
         resolution.provenance["model"] = f"given: {', '.join(changes)}"
     if left_out := unread_presets():
         resolution.provenance["lowering.allow_model"] = (
