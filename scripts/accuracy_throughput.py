@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.choices import Family, Tokenizer
+from conf.choices import Activation, Family, Norm, Positions, Tokenizer
 from preflight import catalog
 from preflight.hw_plan import Card
 from preflight.params import count_params
@@ -133,6 +133,9 @@ def _model(row: Mapping[str, str]) -> ModelPlan:
         tied_head=not is_llama,
         bias=False,
         dropout=0.0,
+        norm=Norm.rmsnorm if is_llama else Norm.layernorm,
+        positions=Positions.rotary if is_llama else Positions.learned,
+        activation=Activation.swiglu if is_llama else Activation.gelu,
     )
     stated = _number(row["params"])
     return _nearest(model, stated) if stated else model

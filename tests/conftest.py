@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from conf.choices import DataKind, Family, JudgeOn, PolicyChoice, Tokenizer, TrackingBackend, TrackingMode
+from conf.choices import (
+    Activation,
+    DataKind,
+    Family,
+    JudgeOn,
+    Norm,
+    PolicyChoice,
+    Positions,
+    Tokenizer,
+    TrackingBackend,
+    TrackingMode,
+)
 from preflight.hw_plan import Card, CardKind, Electricity, HwPlan, Offer
 from preflight.plan import (
     BudgetPlan,
@@ -35,6 +46,7 @@ TINY = ModelPlan(
 LLAMA_7B = ModelPlan(
     name="llama_7b", family=Family.llama, n_layer=32, n_head=32, n_kv_head=32, n_embd=4096, d_ff=11008,
     vocab_size=32000, tokenizer=Tokenizer.other, tied_head=False, bias=False, dropout=0.0,
+    norm=Norm.rmsnorm, positions=Positions.rotary, activation=Activation.swiglu,
 )  # fmt: skip
 MODELS = {model.name: model for model in (GPT2_124M, TINY, LLAMA_7B)}
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from conf.choices import Family, Tokenizer
+from conf.choices import Activation, Family, Norm, Positions, Tokenizer
 from preflight.params import count_params, kv_dim, matmul_params
 from preflight.plan import ModelPlan
 
@@ -20,11 +20,12 @@ GPT2_SMALL = ModelPlan(
     tokenizer=Tokenizer.gpt2,
     tied_head=True,
     bias=True,
+    qkv_bias=True,
     dropout=0.0,
 )
 
 
-def llama(n_layer, n_head, n_kv_head, n_embd, d_ff, vocab_size=32000, *, tied_head=False, bias=False):
+def llama(n_layer, n_head, n_kv_head, n_embd, d_ff, vocab_size=32000, *, tied_head=False, **parts):
     return ModelPlan(
         name="llama",
         family=Family.llama,
@@ -36,8 +37,12 @@ def llama(n_layer, n_head, n_kv_head, n_embd, d_ff, vocab_size=32000, *, tied_he
         vocab_size=vocab_size,
         tokenizer=Tokenizer.other,
         tied_head=tied_head,
-        bias=bias,
+        bias=False,
         dropout=0.0,
+        norm=Norm.rmsnorm,
+        positions=Positions.rotary,
+        activation=Activation.swiglu,
+        **parts,
     )
 
 
@@ -48,14 +53,14 @@ def test_gpt2_small_has_124_439_808_parameters():
 
 
 def test_gpt2_small_without_bias_loses_every_bias():
-    plain = dataclasses.replace(GPT2_SMALL, bias=False)
+    plain = dataclasses.replace(GPT2_SMALL, bias=False, qkv_bias=False)
     biases = 12 * (3 * 768 + 768 + 3072 + 768 + 2 * 768) + 768  # qkv, proj, fc, proj, two LayerNorms; final LayerNorm
     assert count_params(plain, 1024).total == 124_439_808 - biases == 124_337_664
 
 
 def test_nanogpt_padded_vocabulary_has_124_373_760_parameters():
     # nanoGPT prints 123.59M without the 786,432 positions
-    padded = dataclasses.replace(GPT2_SMALL, bias=False, vocab_size=50304)
+    padded = dataclasses.replace(GPT2_SMALL, bias=False, qkv_bias=False, vocab_size=50304)
     assert count_params(padded, 1024).total == 124_373_760
 
 
@@ -68,7 +73,12 @@ def test_nanogpt_padded_vocabulary_has_124_373_760_parameters():
         pytest.param(llama(22, 32, 4, 2048, 5632), 1_100_048_384, id="TinyLlama-1.1B"),
         pytest.param(llama(32, 32, 8, 4096, 14336, 128256), 8_030_261_248, id="Llama-3-8B"),
         pytest.param(llama(32, 32, 8, 4096, 14336), 7_241_732_096, id="Mistral-7B-v0.1"),
-        pytest.param(llama(24, 14, 2, 896, 4864, 151936, tied_head=True, bias=True), 494_032_768, id="Qwen2-0.5B"),
+        pytest.param(llama(24, 14, 2, 896, 4864, 151936, tied_head=True, qkv_bias=True), 494_032_768, id="Qwen2-0.5B"),
+        pytest.param(
+            llama(28, 16, 8, 1024, 3072, 151936, tied_head=True, qk_norm=True, head_dim=128),
+            596_049_920,
+            id="Qwen3-0.6B",
+        ),
     ],
 )
 def test_llama_like_models_have_their_published_count(model, total):
@@ -94,3 +104,13 @@ def test_matmul_params_are_the_layers_and_the_head_tied_or_not():
 
 def test_kv_dim_shrinks_with_grouped_heads():
     assert kv_dim(llama(22, 32, 4, 2048, 5632)) == 2048 // 8
+
+
+def test_positions_have_the_rows_that_the_model_says():
+    fixed = dataclasses.replace(GPT2_SMALL, n_positions=1024)
+    assert count_params(fixed, 256).total == count_params(GPT2_SMALL, 1024).total
+
+
+def test_squared_relu_has_no_gate():
+    squared = dataclasses.replace(GPT2_SMALL, activation=Activation.relu2)
+    assert count_params(squared, 1024) == count_params(GPT2_SMALL, 1024)

@@ -63,7 +63,7 @@ def test_gpt_has_the_parameters_of_the_bill_for_every_preset(preset: ModelPlan):
 
 
 def test_gpt_has_the_parameters_of_the_bill_when_biased_untied_and_with_fewer_key_heads():
-    odd = replace(SMALL, bias=True, tied_head=False, n_head=4, n_kv_head=2, d_ff=96)
+    odd = replace(SMALL, bias=True, qkv_bias=True, tied_head=False, n_head=4, n_kv_head=2, d_ff=96)
     assert n_params(GPT(odd, T)) == count_params(odd, T).total
 
 
@@ -146,7 +146,7 @@ def test_generate_repeats_itself_at_temperature_zero_and_stays_in_the_vocabulary
 
 
 def test_make_optimizer_decays_matrices_and_embeddings_only(make_plan):
-    model = small_gpt(bias=True)
+    model = small_gpt(bias=True, qkv_bias=True)
     decayed, not_decayed = make_optimizer(model, make_plan().trainer).param_groups
     assert (decayed["weight_decay"], not_decayed["weight_decay"]) == (0.1, 0.0)
     assert {p.dim() for p in decayed["params"]} == {2}
