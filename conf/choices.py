@@ -30,6 +30,7 @@ class Activation(Enum):
     """`model.activation` of the MLP; SwiGLU has a third matrix, the gate."""
 
     gelu = "gelu"
+    gelu_tanh = "gelu_tanh"  # its approximation, with which OpenAI trained GPT-2
     relu2 = "relu2"  # squared ReLU
     swiglu = "swiglu"
 
@@ -138,12 +139,26 @@ class JudgeOn(Enum):
     high = "high"
 
 
+class Enforce(Enum):
+    """`budget.enforce`: what happens when a run in progress is at a budget, or sure to break one."""
+
+    stop = "stop"  # save a checkpoint and end with exit code 6
+    warn = "warn"  # say so, once
+
+
 class PolicyChoice(Enum):
     """What happens when the plan is over a budget."""
 
     auto = "auto"  # lower batch and precision, loudly
     refuse = "refuse"  # exit 3 and say what would help
     off = "off"  # launch anyway, warned
+
+
+class Show(Enum):
+    """`lowering.show`: when the table of everything that could be lowered is printed."""
+
+    refused = "refused"  # with every no
+    ladder = "ladder"  # always
 
 
 class ReportChoice(Enum):
@@ -155,10 +170,11 @@ class ReportChoice(Enum):
 
 
 class TrackingBackend(Enum):
-    """`tracking=none|wandb`."""
+    """`tracking=none|wandb|trackio`."""
 
     none = "none"
     wandb = "wandb"
+    trackio = "trackio"  # local-first: SQLite files and a dashboard of one's own
 
 
 class TrackingMode(Enum):

@@ -17,6 +17,7 @@ from conf.choices import (
     CheckpointingChoice,
     CompareBy,
     DataKind,
+    Enforce,
     Family,
     Float32Matmul,
     JudgeOn,
@@ -28,6 +29,7 @@ from conf.choices import (
     Positions,
     PrecisionChoice,
     ReportChoice,
+    Show,
     Tokenizer,
     TrackingBackend,
     TrackingMode,
@@ -70,6 +72,8 @@ class ModelConfig:
     qk_norm: bool = False  # queries and keys are normalised per head
     head_dim: int | None = None  # None: n_embd / n_head
     n_positions: int | None = None  # rows of the table of learned positions; None: the sequence length
+    rope_theta: float = 10_000.0  # base of the wavelengths of rotary positions
+    norm_eps: float = 1e-5  # added to the variance
     path: str | None = None  # model=hf: a folder with Hugging Face's config.json
     recipe: RecipeConfig
 
@@ -160,7 +164,11 @@ class BudgetConfig:
     max_cost_usd: float | None = None
     max_energy_kwh: float | None = None
     max_memory_fraction: float = 0.95  # of the card's memory, held against the band's high edge
+    max_disk_gib: float | None = None  # checkpoints and prepared data; None: what is free where the run is started
+    max_host_memory_gib: float | None = None  # of one node, beside the cards; None: what is free there
+    deadline: str | None = None  # date and time, 2026-12-24T18:00, with a zone or in this machine's
     judge_on: JudgeOn = JudgeOn.mid
+    enforce: Enforce | None = None  # during the run. None: stop; warn when lowering.policy=off launched it knowingly
 
 
 @dataclass(kw_only=True, slots=True)
@@ -169,7 +177,11 @@ class LoweringConfig:
 
     policy: PolicyChoice = PolicyChoice.auto
     keep: list[str] = field(default_factory=list)  # rungs never used: batch, precision, model
+    # What may be lowered, the least change first. Besides these three: loss_chunk, checkpointing, sharding, optimizer
+    rungs: list[str] = field(default_factory=lambda: ["batch", "precision", "model"])
     allow_model: bool = False  # a smaller model changes the science: only with consent
+    raise_batch: bool = False  # a larger micro-batch is taken where it is faster and fits
+    show: Show = Show.refused  # the whole ladder as a table
 
 
 @dataclass(kw_only=True, slots=True)
@@ -177,6 +189,7 @@ class LauncherConfig:
     """How the plan reaches its processors."""
 
     grace_seconds: float = 120.0  # to finish the step and save after a signal
+    time_limit_hours: float | None = None  # the machine is taken away then; None: Slurm's limit, if there is one
 
 
 @dataclass(kw_only=True, slots=True)
@@ -189,6 +202,8 @@ class TrackingConfig:
     entity: str | None = None
     notes: str = ""
     tags: list[str] = field(default_factory=list)
+    group: str | None = None  # None: the run folder's name; the rows of a grid share one
+    artifacts: bool = False  # W&B keeps plan, metrics and the last checkpoint too
 
 
 @dataclass(kw_only=True, slots=True)

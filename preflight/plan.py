@@ -16,6 +16,7 @@ from conf.choices import (
     AdapterTargets,
     Attention,
     DataKind,
+    Enforce,
     Family,
     Float32Matmul,
     JudgeOn,
@@ -25,6 +26,7 @@ from conf.choices import (
     Parallel,
     PolicyChoice,
     Positions,
+    Show,
     Tokenizer,
     TrackingBackend,
     TrackingMode,
@@ -73,6 +75,8 @@ class ModelPlan:
     qk_norm: bool = False
     head_dim: int = 0  # 0: n_embd / n_head; resolve writes the number
     n_positions: int | None = None  # None: the sequence length
+    rope_theta: float = 10_000.0  # base of the wavelengths of rotary positions
+    norm_eps: float = 1e-5
     path: str | None = None  # absolute folder of Hugging Face's config.json
 
 
@@ -146,6 +150,12 @@ class BudgetPlan:
     max_energy_kwh: float | None
     max_memory_fraction: float
     judge_on: JudgeOn
+    enforce: Enforce = Enforce.stop
+    deadline: str | None = None  # ISO 8601 with its zone
+    deadline_unix_seconds: float | None = None  # the same moment
+    deadline_hours: float | None = None  # from the plan's creation to it
+    max_disk_bytes: float | None = None
+    max_host_memory_bytes: float | None = None  # of one node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +166,9 @@ class LoweringPlan:
     keep: tuple[str, ...]
     allow_model: bool
     smaller_models: tuple[ModelPlan, ...]
+    rungs: tuple[str, ...] = ("batch", "precision", "model")  # the least change first
+    raise_batch: bool = False
+    show: Show = Show.refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +176,7 @@ class LauncherPlan:
     """How the plan reaches its processors."""
 
     grace_seconds: float
+    time_limit_hours: float | None = None  # of one launch; None: nobody said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +189,8 @@ class TrackingPlan:
     entity: str | None
     notes: str
     tags: tuple[str, ...]
+    group: str | None = None  # None: the run folder's name
+    artifacts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

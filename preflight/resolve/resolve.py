@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from typing import NamedTuple
 
+from conf.choices import Enforce, PolicyChoice
 from conf.schema import Config, HwConfig
 from preflight.errors import ConfigError
 from preflight.hw_plan import HwPlan
@@ -24,6 +25,7 @@ from preflight.plan import (
 from preflight.resolve.batch import divide_batch
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
+from preflight.resolve.deadline import Deadline, resolve_deadline
 from preflight.resolve.hf import from_folder
 from preflight.resolve.hw import Hardware, check_world, complete_hardware, find_hardware
 from preflight.resolve.presets import changed_shape, model_plan, smaller_models, unread_presets
@@ -31,6 +33,7 @@ from preflight.resolve.ranges import check_ranges
 from preflight.resolve.resolution import Resolution
 from preflight.resolve.texts import check_texts
 from preflight.resolve.trainer import Needs, resolve_precision, resolve_trainer
+from preflight.units import GIB
 
 VERSION = "0.1.0"  # as in pyproject.toml; reading package metadata takes longer than the rest of this module
 
@@ -43,6 +46,7 @@ class Job(NamedTuple):
     data: DataPlan | None  # None: there is no such data
     command: str
     created_at: str
+    deadline: Deadline
 
 
 def resolve(config: Config, machine: Machine, *, command: str, created_at: str) -> RunPlan:
@@ -64,7 +68,8 @@ def resolve_job(config: Config, resolution: Resolution, *, command: str, created
     model = _resolve_model(config, resolution)
     sequence_length = config.trainer.sequence_length or config.model.recipe.sequence_length
     data = resolve_data(config.data, config.model, sequence_length, resolution)
-    return Job(config=config, model=model, data=data, command=command, created_at=created_at)
+    deadline = resolve_deadline(config.budget.deadline, created_at, resolution)
+    return Job(config=config, model=model, data=data, command=command, created_at=created_at, deadline=deadline)
 
 
 def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolution: Resolution) -> RunPlan | None:
@@ -82,15 +87,19 @@ def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolu
         data=parts.data,
         hw=parts.hw,
         trainer=parts.trainer,
-        budget=_resolve_budget(config),
+        budget=_resolve_budget(config, job.deadline),
         lowering=LoweringPlan(
             policy=config.lowering.policy,
             keep=tuple(config.lowering.keep),
             allow_model=config.lowering.allow_model,
             smaller_models=smaller_models(job.model, parts.trainer.sequence_length),
+            rungs=tuple(config.lowering.rungs),
+            raise_batch=config.lowering.raise_batch,
+            show=config.lowering.show,
         ),
         launcher=LauncherPlan(
             grace_seconds=config.launcher.grace_seconds,
+            time_limit_hours=config.launcher.time_limit_hours,
         ),
         tracking=_resolve_tracking(config),
         software=Software(python=machine.python, torch=machine.torch, preflight=VERSION),
@@ -159,14 +168,21 @@ def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
     return model
 
 
-def _resolve_budget(config: Config) -> BudgetPlan:
+def _resolve_budget(config: Config, deadline: Deadline) -> BudgetPlan:
     budget = config.budget
+    knowingly_over = config.lowering.policy is PolicyChoice.off
     return BudgetPlan(
         max_hours=budget.max_hours,
         max_cost_usd=budget.max_cost_usd,
         max_energy_kwh=budget.max_energy_kwh,
         max_memory_fraction=budget.max_memory_fraction,
         judge_on=budget.judge_on,
+        enforce=budget.enforce or (Enforce.warn if knowingly_over else Enforce.stop),
+        deadline=deadline.text,
+        deadline_unix_seconds=deadline.unix_seconds,
+        deadline_hours=deadline.hours,
+        max_disk_bytes=None if budget.max_disk_gib is None else budget.max_disk_gib * GIB,
+        max_host_memory_bytes=None if budget.max_host_memory_gib is None else budget.max_host_memory_gib * GIB,
     )
 
 
@@ -179,4 +195,6 @@ def _resolve_tracking(config: Config) -> TrackingPlan:
         entity=tracking.entity,
         notes=tracking.notes,
         tags=tuple(tracking.tags),
+        group=tracking.group,
+        artifacts=tracking.artifacts,
     )
