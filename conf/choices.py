@@ -190,6 +190,14 @@ class Action(Enum):
 
     train = "train"  # the bill, then the run
     compare = "compare"  # the same job on every card and offer of the catalog; launches nothing
+    calibrate = "calibrate"  # measure this machine and a few real steps, so that later bills are surer
+
+
+class Currency(Enum):
+    """`budget.currency`: what money is shown in; limits and prices stay USD, as they are sold."""
+
+    usd = "usd"
+    cny = "cny"
 
 
 class CompareBy(Enum):

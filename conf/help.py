@@ -31,6 +31,7 @@ COMMON = {
     "report": "",
     "action": "",
     "compare.by": "what the offers are ranked by",
+    "calibrate.max_seconds": "of action=calibrate",
     "name": "part of the run folder's name",
     "runs_dir": "where runs and the ledger are kept",
     "resume": "a run folder, or latest: continue it",

@@ -16,6 +16,7 @@ from conf.choices import (
     Attention,
     CheckpointingChoice,
     CompareBy,
+    Currency,
     DataKind,
     Enforce,
     Family,
@@ -109,6 +110,11 @@ class HwConfig:
     n_nodes: int = 1
     n_gpus_per_node: int | None = None  # None: all of them (auto), one (named card)
     price_usd_per_hour: float | None = None  # your own price of one node with all its cards
+    spot: bool = False  # rented at the price of a machine that may be taken away
+    interruptions_per_day: float | None = None  # of a spot node; None: what is published, as a wide band
+    purchase_usd: float | None = None  # of one owned node: its hours carry their share of it. None: electricity alone
+    lifetime_years: float = 4.0  # over which it is written off
+    hours_per_year: float = 2000.0  # that it is in use
     owned: bool | None = None  # None: auto and cpu are owned, a named card is rented
     country: str = "world"  # whose electricity tariff and grid intensity
     electricity_usd_per_kwh: float | None = None
@@ -168,6 +174,7 @@ class BudgetConfig:
     max_host_memory_gib: float | None = None  # of one node, beside the cards; None: what is free there
     deadline: str | None = None  # date and time, 2026-12-24T18:00, with a zone or in this machine's
     judge_on: JudgeOn = JudgeOn.mid
+    currency: Currency = Currency.usd
     enforce: Enforce | None = None  # during the run. None: stop; warn when lowering.policy=off launched it knowingly
 
 
@@ -220,6 +227,14 @@ class CompareConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CalibrateConfig:
+    """Of `action=calibrate`: how much it may take."""
+
+    max_seconds: float = 60.0  # start-up and saving included
+    max_steps: int = 20  # of the asked plan
+
+
+@dataclass(kw_only=True, slots=True)
 class Config:
     """Everything `python launch.py` accepts."""
 
@@ -241,3 +256,4 @@ class Config:
     plan: str | None = None  # a plan.json to replay
     action: Action = Action.train
     compare: CompareConfig = field(default_factory=CompareConfig)
+    calibrate: CalibrateConfig = field(default_factory=CalibrateConfig)

@@ -38,6 +38,42 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Billing:
+    """How a provider rounds the hours of a machine. None: unknown, so nothing is rounded."""
+
+    increment_seconds: float | None = None  # every started one is paid for
+    minimum_seconds: float = 0.0
+    source: str = ""
+    as_of: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruptions:
+    """How often a spot node is taken away: p10, p50 and p90."""
+
+    low_per_hour: float
+    mid_per_hour: float
+    high_per_hour: float
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What action=calibrate found on this machine; it replaces what is listed or assumed. None: not measured."""
+
+    as_of: str  # date
+    matmul_flops_per_second: Mapping[str, float]  # the best size, by Precision name: of one card, or of a whole CPU
+    bandwidth_bytes_per_second: float | None  # of a copy, reads and writes counted
+    pass_seconds: float | None  # host work of one pass without layers
+    layer_seconds: float | None  # host work that a layer adds, not compiled
+    disk_write_bytes_per_second: float | None  # where the runs are kept, flushed
+    disk_read_bytes_per_second: float | None
+    bus_bytes_per_second: float | None  # all-reduce between the ranks of a node, NCCL's definition
+    bus_latency_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """Who sells the machine and for how much, or that it is owned. None: unknown price."""
 
@@ -47,6 +83,8 @@ class Offer:
     as_of: str
     source: str
     owned: bool
+    billing: Billing = Billing()
+    interruptions: Interruptions | None = None  # None: nobody takes it away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +116,7 @@ class HwPlan:
     electricity: Electricity
     host_watts: float | None  # CPU, RAM and fans of one node
     watts: float | None  # of one node in training, when given
+    measured: Measured | None = None
 
     @property
     def world_size(self) -> int:

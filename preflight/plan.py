@@ -15,6 +15,7 @@ from conf.choices import (
     Adapter,
     AdapterTargets,
     Attention,
+    Currency,
     DataKind,
     Enforce,
     Family,
@@ -142,6 +143,16 @@ class TrainerPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """What money is shown in. The sums are in USD."""
+
+    currency: Currency = Currency.usd
+    per_usd: float = 1.0
+    source: str = ""
+    as_of: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPlan:
     """Limits. None: no limit."""
 
@@ -156,6 +167,7 @@ class BudgetPlan:
     deadline_hours: float | None = None  # from the plan's creation to it
     max_disk_bytes: float | None = None
     max_host_memory_bytes: float | None = None  # of one node
+    money: Money = Money()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
