@@ -146,6 +146,13 @@ class Enforce(Enum):
     warn = "warn"  # say so, once
 
 
+class OnOom(Enum):
+    """`lowering.on_oom`: what happens when memory runs out although the bill said that it would do."""
+
+    stop = "stop"  # exit 5, explained
+    relaunch = "relaunch"  # each rung is lowered once, and the run goes on from its last checkpoint
+
+
 class PolicyChoice(Enum):
     """What happens when the plan is over a budget."""
 

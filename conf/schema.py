@@ -23,6 +23,7 @@ from conf.choices import (
     Float32Matmul,
     JudgeOn,
     Norm,
+    OnOom,
     Optimizer,
     OptimizerKernel,
     Parallel,
@@ -85,6 +86,8 @@ class DataConfig:
 
     kind: DataKind
     path: str | None = None  # text: a file or folder; bin: a folder with train.bin and val.bin
+    field: str = "text"  # of .jsonl and .parquet files: where the text stands
+    tokenizer: str | None = None  # a tokenizer.json for data=text; None: the model's
     dir: str = "data"  # prepared token files live in <dir>/<name>/
     val_fraction: float = 0.1  # of the text, held out
 
@@ -158,7 +161,10 @@ class TrainerConfig:
     eval_micro_batch_size: int | None = None  # None: micro_batch_size
     eval_tokens: int | None = None  # held-out tokens an evaluation; None: all evaluations read a tenth of the run's
     checkpoint_interval: int | None = None  # steps; None: five times a run, at least every 1,000
-    keep_checkpoints: int = 2
+    keep_checkpoints: int = 2  # the newest so many
+    keep_best: bool = True  # and, of those saved where it was evaluated, the one with the lowest held-out loss
+    save_beside: bool | None = None  # a thread writes a copy while training goes on. None: on cards
+    max_nonfinite_steps: int = 20  # in a row that fp16's scaler may skip; elsewhere the first has spoilt the weights
     log_interval: int | None = None  # steps; None: fifty lines a run, at least every 10
 
 
@@ -188,6 +194,7 @@ class LoweringConfig:
     rungs: list[str] = field(default_factory=lambda: ["batch", "precision", "model"])
     allow_model: bool = False  # a smaller model changes the science: only with consent
     raise_batch: bool = False  # a larger micro-batch is taken where it is faster and fits
+    on_oom: OnOom = OnOom.stop  # during the run
     show: Show = Show.refused  # the whole ladder as a table
 
 

@@ -38,5 +38,5 @@ def estimate(plan: RunPlan) -> Estimate:
         wall=wall,
         cost=estimate_cost(plan, wall),
         value=estimate_value(plan),
-        disk_bytes=(plan.trainer.keep_checkpoints + 1) * memory.checkpoint_bytes,
+        disk_bytes=(plan.trainer.keep_checkpoints + plan.trainer.keep_best + 1) * memory.checkpoint_bytes,
     )

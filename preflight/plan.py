@@ -22,6 +22,7 @@ from conf.choices import (
     Float32Matmul,
     JudgeOn,
     Norm,
+    OnOom,
     Optimizer,
     OptimizerKernel,
     Parallel,
@@ -95,6 +96,8 @@ class DataPlan:
     n_val_tokens: int | None
     dtype: str | None  # uint16 | uint32
     n_source_bytes: int | None = None  # of the user's text: it has no more tokens than bytes
+    field: str = "text"  # of .jsonl and .parquet files
+    tokenizer_path: str | None = None  # absolute; None: the model's tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,9 @@ class TrainerPlan:
     optimizer_kernel: OptimizerKernel = OptimizerKernel.fused
     muon_learning_rate: float = 0.02
     eval_micro_batch_size: int | None = None  # None: micro_batch_size
+    keep_best: bool = False
+    save_beside: bool = False
+    max_nonfinite_steps: int = 20
 
     @property
     def total_tokens(self) -> int:
@@ -181,6 +187,7 @@ class LoweringPlan:
     rungs: tuple[str, ...] = ("batch", "precision", "model")  # the least change first
     raise_batch: bool = False
     show: Show = Show.refused
+    on_oom: OnOom = OnOom.stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,12 +59,12 @@ def _nodes(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
 def _disk(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]:
     if needs.disk_bytes <= machine.disk_free_bytes:
         return
-    n_kept = plan.trainer.keep_checkpoints
+    n_kept = plan.trainer.keep_checkpoints + plan.trainer.keep_best
     message = (
         f"{plan.runs_dir} has {format_bytes(machine.disk_free_bytes)} free, {n_kept} checkpoints of "
         f"{format_bytes(needs.memory.checkpoint_bytes)} and one in the making take {format_bytes(needs.disk_bytes)}"
     )
-    n_fitting = machine.disk_free_bytes // needs.memory.checkpoint_bytes - 1
+    n_fitting = machine.disk_free_bytes // needs.memory.checkpoint_bytes - 1 - plan.trainer.keep_best
     fewer = f"trainer.keep_checkpoints={n_fitting}, or " if n_fitting >= 1 else ""
     yield _error("host.disk", message, f"{fewer}runs_dir= on a larger volume")
 

@@ -97,6 +97,7 @@ RANGES = {
     "trainer.eval_tokens": _count(MAX_COUNT, "null"),
     "trainer.checkpoint_interval": _count(MAX_COUNT, "null"),
     "trainer.keep_checkpoints": _count(10_000, "2"),
+    "trainer.max_nonfinite_steps": _count(10_000, "20"),
     "trainer.log_interval": _count(MAX_COUNT, "null"),
     "budget.max_hours": _positive("24", 10**7),
     "budget.max_cost_usd": _positive("null", 10**12),

@@ -95,6 +95,7 @@ def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolu
             smaller_models=smaller_models(job.model, parts.trainer.sequence_length),
             rungs=tuple(config.lowering.rungs),
             raise_batch=config.lowering.raise_batch,
+            on_oom=config.lowering.on_oom,
             show=config.lowering.show,
         ),
         launcher=LauncherPlan(

@@ -85,6 +85,9 @@ def resolve_trainer(config: Config, needs: Needs, resolution: Resolution) -> Tra
         optimizer_kernel=trainer.optimizer_kernel or _optimizer_kernel(trainer.optimizer),
         muon_learning_rate=trainer.muon_learning_rate,
         eval_micro_batch_size=trainer.eval_micro_batch_size,
+        keep_best=trainer.keep_best,
+        save_beside=choose("trainer.save_beside", trainer.save_beside, compiles, "default"),
+        max_nonfinite_steps=trainer.max_nonfinite_steps,
     )
 
 
