@@ -11,10 +11,12 @@ from typing import Any
 from conf.schema import Config
 from preflight.resolve.resolution import Resolution, value_at, with_value
 
-RUNGS = ("batch", "precision", "model")  # of lowering, in their order
+RUNGS = ("batch", "loss_chunk", "checkpointing", "sharding", "optimizer", "precision", "model")  # least change first
+USUAL_RUNGS = ("batch", "precision", "model")
 NAME = re.compile(r"\w[\w.+-]{0,99}")
 MAX_NAME_BYTES = 200  # file systems take 255, of which the time needs some
-LISTS = ("lowering.keep", "tracking.tags", "compare.providers")
+RUNG_LISTS = ("lowering.keep", "lowering.rungs")
+LISTS = (*RUNG_LISTS, "tracking.tags", "compare.providers")
 PLACES = {"runs_dir": "runs", "data.dir": "data"}  # and what they are by default
 CALIBRATIONS = ("ledger", "off")
 
@@ -29,7 +31,8 @@ def check_texts(config: Config, resolution: Resolution) -> Config:
     for path, default in PLACES.items():
         config = _check_place(config, path, default, resolution)
     _check_name(config, resolution)
-    _check_keep(config, resolution)
+    for path in RUNG_LISTS:
+        _check_rungs(config, path, resolution)
     _check_calibration(config, resolution)
     return config
 
@@ -39,7 +42,7 @@ def _only_texts(config: Config, path: str, resolution: Resolution) -> Config:
     if all(isinstance(item, str) for item in given):
         return config
     meant = [text for text in _flat(given) if re.fullmatch(r"[\w.+-]+", text)]
-    if path == "lowering.keep":
+    if path in RUNG_LISTS:
         meant = [text for text in meant if text in RUNGS]
     fix = f"'{path}=[{','.join(meant)}]'"
     resolution.refuse(path, _as_list(given), "is a list of words, not of lists or empty values", fix)
@@ -114,13 +117,16 @@ def _check_name(config: Config, resolution: Resolution) -> None:
     resolution.refuse("name", name, message, f"name={cleaned}")
 
 
-def _check_keep(config: Config, resolution: Resolution) -> None:
-    keep = config.lowering.keep
-    unknown = [rung for rung in keep if rung not in RUNGS]
+def _check_rungs(config: Config, path: str, resolution: Resolution) -> None:
+    given = value_at(config, path)
+    known = list(dict.fromkeys(rung for rung in given if rung in RUNGS))
+    fix = f"'{path}=[{','.join(known or USUAL_RUNGS[:2])}]'"
+    unknown = [rung for rung in given if rung not in RUNGS]
     if unknown:
-        known = [rung for rung in keep if rung in RUNGS] or list(RUNGS[:2])
         message = f"no such rung: {', '.join(unknown)}; there are {', '.join(RUNGS)}"
-        resolution.refuse("lowering.keep", _as_list(keep), message, f"'lowering.keep=[{','.join(known)}]'")
+        resolution.refuse(path, _as_list(given), message, fix)
+    elif path == "lowering.rungs" and len(known) < len(given):
+        resolution.refuse(path, _as_list(given), "names a rung twice; its place in the list is its order", fix)
 
 
 def _check_calibration(config: Config, resolution: Resolution) -> None:

@@ -83,11 +83,17 @@ FAULTS = [
     (["model=llama_1b", "model.n_kv_head=5"], "model.n_kv_head", "must divide the 32 heads", "model.n_kv_head=4"),
     (["name=my run"], "name", "letters, digits", "name=my-run"),
     (["name=..."], "name", "letters, digits", "name=run"),
+    (
+        ["lowering.rungs=[batch,batch]"],
+        "lowering.rungs",
+        "names a rung twice",
+        "'lowering.rungs=[batch]'",
+    ),
     (["lowering.keep=[speed,batch]"], "lowering.keep", "no such rung: speed", "'lowering.keep=[batch]'"),
     (
         ["lowering.keep=[speed]"],
         "lowering.keep",
-        "there are batch, precision, model",
+        "there are batch, loss_chunk, checkpointing",
         "'lowering.keep=[batch,precision]'",
     ),
     (["hw=9090"], "hw", "9090 is no card of the catalog; the nearest are", "hw=5090"),
@@ -158,6 +164,11 @@ def test_any_gpu_means_the_ones_that_are_here(asked, fix):
 
 def test_rungs_can_all_be_kept():
     assert resolved(f"lowering.keep=[{','.join(RUNGS)}]").lowering.keep == RUNGS
+
+
+def test_lowering_all_has_every_rung_in_the_documented_order():
+    assert resolved("lowering=all").lowering.rungs == RUNGS
+    assert resolved().lowering.rungs == ("batch", "precision", "model")
 
 
 def test_provenance_tells_given_from_recipe_default_and_detected():
