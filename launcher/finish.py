@@ -48,7 +48,19 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
         say(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))
     else:
         say(f"\n{comparison}\n{actual.exit_reason} | {run_dir}")
+    if explanation := _explained(bill, actual):
+        complain(explanation)
     return actual.exit_code
+
+
+def _explained(bill: Bill, actual: Actual) -> str | None:
+    """Which tensor it was and what would have fitted, when memory ran out."""
+    if actual.exit_code != ExitCode.TRAINING_FAILED:
+        return None
+    from preflight.oom import explain, explanation_text  # only failures pay for it
+
+    explanation = explain(actual.exit_reason, bill.plan)
+    return explanation_text(explanation) if explanation is not None else None
 
 
 def _append(path: Path, text: str) -> None:
