@@ -13,7 +13,13 @@ from preflight.units import format_bytes, format_count, format_seconds
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
 from preflight.verdict.judge import Change
 
-BUDGET_WORDS = {"memory": "memory", "hours": "hours", "cost_usd": "money", "energy_kwh": "energy"}
+BUDGET_WORDS = {
+    "memory": "memory",
+    "hours": "hours",
+    "deadline": "deadline",
+    "cost_usd": "money",
+    "energy_kwh": "energy",
+}
 
 
 def changes_between(

@@ -25,7 +25,7 @@ from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds, form
 N_ROWS = 24
 WIDTH = 100
 LAYOUT = "{rank:>3} {front:1} {hw:<16} {offer:<20} {time:>9} {money:>8} {kwh:>7} {co2:>6}  {note}"
-BUDGET_WORDS = {"hours": "hours", "cost_usd": "money", "energy_kwh": "energy"}
+BUDGET_WORDS = {"hours": "hours", "deadline": "deadline", "cost_usd": "money", "energy_kwh": "energy"}
 BY_WORDS = {CompareBy.cost: "money", CompareBy.time: "time", CompareBy.energy: "energy"}
 
 

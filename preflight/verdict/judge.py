@@ -27,6 +27,8 @@ from preflight.verdict.remedies import (
     unknown_remedy,
 )
 
+IN_HOURS = ("hours", "deadline")
+
 
 class Decision(Enum):
     """The answer."""
@@ -49,7 +51,7 @@ class Severity(Enum):
 class Violation:
     """One budget that the plan breaks."""
 
-    budget: str  # memory | hours | cost_usd | energy_kwh
+    budget: str  # memory | hours | deadline | cost_usd | energy_kwh
     need: float | None  # base unit of the budget: bytes, hours, USD, kWh; None: unknown
     limit: float
     message: str  # one line with path, value, limit
@@ -120,6 +122,11 @@ def _needs(plan: RunPlan, estimate: Estimate) -> list[Need]:
     if budget.max_hours is not None and wall is not None:
         hours = wall.scaled(1 / SECONDS_PER_HOUR)
         needs.append(Need(budget="hours", band=hours, limit=budget.max_hours, edge=judged(hours, budget.judge_on)))
+    if budget.deadline_hours is not None and wall is not None:
+        until = wall.scaled(1 / SECONDS_PER_HOUR)
+        needs.append(
+            Need(budget="deadline", band=until, limit=budget.deadline_hours, edge=judged(until, budget.judge_on))
+        )
     for name, band, limit in (
         ("cost_usd", cost.cost_usd, budget.max_cost_usd),
         ("energy_kwh", cost.energy_kwh, budget.max_energy_kwh),
@@ -140,8 +147,8 @@ def _violation(plan: RunPlan, estimate: Estimate, need: Need, fitting: RunPlan) 
     else:
         edge = max(need.edge, *_edges(fitting, need.budget)) if fitting is not plan else need.edge
         fix = (
-            hours_remedy(fitting, edge, _keeps_known_budgets)
-            if need.budget == "hours"
+            hours_remedy(fitting, need.budget, edge, _keeps_known_budgets)
+            if need.budget in IN_HOURS
             else spending_remedy(fitting, need.budget, edge, _keeps_known_budgets)
         )
     message = _message(plan, estimate, need)
@@ -159,7 +166,7 @@ def _edges(plan: RunPlan, budget: str) -> list[float]:
 
 def _message(plan: RunPlan, estimate: Estimate, need: Need) -> str:
     """Path, value, limit."""
-    path = f"budget.max_{need.budget}={need.limit:g}"
+    path = _path(plan, need)
     what = f"{plan.model.name} on {plan.hw.declared}"
     if need.edge is None:
         noun = "cost" if need.budget == "cost_usd" else "energy"
@@ -168,9 +175,16 @@ def _message(plan: RunPlan, estimate: Estimate, need: Need) -> str:
     return f"{what} takes {_amount(need.budget, need.edge)} ({edge}) of {path}."
 
 
+def _path(plan: RunPlan, need: Need) -> str:
+    """What was given, with how far away a deadline is."""
+    if need.budget == "deadline":
+        return f"budget.deadline={plan.budget.deadline} ({_amount('deadline', need.limit)} from now)"
+    return f"budget.max_{need.budget}={need.limit:g}"
+
+
 def _amount(budget: str, value: float) -> str:
     """In the unit of the limit, so that the two can be compared at a glance."""
-    if budget == "hours":
+    if budget in IN_HOURS:
         return f"{value:,.4g} h" if value < 1000 else f"{value:,.0f} h"
     return format_usd(value) if budget == "cost_usd" else format_kwh(value)
 
@@ -190,10 +204,11 @@ def _memory_violation(plan: RunPlan, estimate: Estimate) -> Violation:
 
 def _unjudged(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
     found = []
-    if plan.budget.max_hours is not None and estimate.wall.seconds is None:
-        message = (
-            f"the time on {plan.hw.card.label} is unknown, so budget.max_hours={plan.budget.max_hours:g} is not judged"
-        )
+    hours, deadline = plan.budget.max_hours, plan.budget.deadline
+    given = [] if hours is None else [f"budget.max_hours={hours:g}"]
+    given += [] if deadline is None else [f"budget.deadline={deadline}"]
+    if given and estimate.wall.seconds is None:
+        message = f"the time on {plan.hw.card.label} is unknown, so {' and '.join(given)} is not judged"
         fix = "hw.card=custom with hw.custom.bf16_tflops= and hw.custom.bandwidth_gb_per_second=, or a short real run"
         found.append(Finding(check="budget.hours", severity=Severity.warning, message=message, fix=fix))
     if estimate.memory.usable_bytes is None:
@@ -208,9 +223,13 @@ def _close_calls(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
     found = []
     for need in _needs(plan, estimate):
         if need.band is not None and not _is_broken(need) and need.band.high > need.limit:
-            path = f"budget.max_{need.budget}"
             mid, high = _amount(need.budget, need.band.mid), _amount(need.budget, need.band.high)
-            message = f"{path}={need.limit:g} holds for the {mid} expected, not for the high edge of {high}"
-            fix = f"{path}={rounded_up(need.band.high):g}, or budget.judge_on=high to be strict"
+            message = f"{_path(plan, need)} holds for the {mid} expected, not for the high edge of {high}"
+            more = (
+                "a later one"
+                if need.budget == "deadline"
+                else f"budget.max_{need.budget}={rounded_up(need.band.high):g}"
+            )
+            fix = f"{more}, or budget.judge_on=high to be strict"
             found.append(Finding(check=f"budget.{need.budget}", severity=Severity.warning, message=message, fix=fix))
     return tuple(found)

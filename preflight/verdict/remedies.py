@@ -27,7 +27,7 @@ Fits = Callable[[RunPlan, Estimate], bool]
 class Need:
     """What a plan takes of one budget, in the budget's unit. None: unknown."""
 
-    budget: str  # hours | cost_usd | energy_kwh
+    budget: str  # hours | deadline | cost_usd | energy_kwh
     band: Band | None
     limit: float
     edge: float | None  # the edge of the band that is held against the limit
@@ -46,9 +46,10 @@ def rounded_up(value: float, n_digits: int = 2) -> float:
     return float(f"{math.ceil(value / unit) * unit:.{n_digits + 1}g}")
 
 
-def hours_remedy(fitting: RunPlan, need: float, fits: Fits) -> str:
-    """More hours, the tokens that fit, a model that any machine trains, or the bill of a faster machine."""
-    remedies = [f"budget.max_hours={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)]
+def hours_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits) -> str:
+    """More hours or no deadline, the tokens that fit, a model that trains anywhere, the bill of a faster machine."""
+    more = "budget.deadline=null" if budget == "deadline" else f"budget.max_hours={rounded_up(need):.12g}"
+    remedies = [more, *_fewer_tokens(fitting, fits)]
     if fitting.model.name != SMALLEST_MODEL and not _has_given_recipe(fitting):
         remedies.append(f"model={SMALLEST_MODEL}")
     return one_of(remedies + _faster_machine(fitting, fits))

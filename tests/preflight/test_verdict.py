@@ -178,3 +178,13 @@ def test_warnings_tell_a_budget_that_holds_on_the_middle_only(make_plan):
     (warning,) = warnings(plan, simple_estimate(plan))
     assert warning.message == "budget.max_hours=24 holds for the 20 h expected, not for the high edge of 25 h"
     assert warning.fix == "budget.max_hours=25, or budget.judge_on=high to be strict"
+
+
+def test_violations_hold_the_time_against_a_deadline_like_hours(make_plan):
+    soon = {"deadline": "2026-11-30T13:00+00:00", "deadline_hours": 1.0, "max_hours": None}
+    violation = one_violation(make_plan(n_steps=500_000, budget=soon))
+    assert (violation.budget, violation.limit) == ("deadline", 1.0)
+    assert "of budget.deadline=2026-11-30T13:00+00:00 (1 h from now)." in violation.message
+    assert "budget.deadline=null, trainer.total_tokens=" in violation.fix
+    small = make_plan(n_steps=10, budget=soon)
+    assert violations(small, simple_estimate(small)) == ()
