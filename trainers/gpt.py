@@ -1,8 +1,8 @@
-"""GPT-2, the whole model in one file: pre-norm blocks, GELU, learned positions, token embedding tied to the head.
+"""The model: embeddings, pre-norm blocks (`trainers.layers`), final norm, head. GPT-2 and Llama are settings of it.
 
-Architecture after Radford et al. 2019 (github.com/openai/gpt-2); initialisation, weight-decay groups and parameter
-names as in github.com/karpathy/nanoGPT, so that its users and Hugging Face's GPT-2 find every tensor where they expect
-it. Shapes in comments: B sequences, T positions, C channels (n_embd), V vocabulary, H heads, D = C / H.
+Initialisation, weight-decay groups and parameter names as in github.com/karpathy/nanoGPT, so that its users find every
+tensor where they expect it; `trainers.hf_weights` knows Hugging Face's names. Shapes in comments: B sequences,
+T positions, C channels (n_embd), V vocabulary.
 The parameter count equals `preflight.params.count_params` (tested): the bill and the model are the same thing.
 """
 
@@ -13,70 +13,16 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from conf.choices import Positions
+from preflight.params import head_dim, n_positions
 from preflight.plan import Checkpointing, ModelPlan, TrainerPlan
+from trainers.layers import MLP as MLP
+from trainers.layers import Block, make_norm, rotation
+from trainers.recompute import run_block
 
 INIT_STD = 0.02  # Radford et al. 2018, section 4.1
 IGNORED = -1  # a target that does not count
-
-
-class CausalSelfAttention(nn.Module):
-    """Every position looks at itself and at what came before."""
-
-    def __init__(self, model: ModelPlan) -> None:
-        super().__init__()
-        self.n_head, self.n_kv_head, self.dropout = model.n_head, model.n_kv_head, model.dropout
-        self.head_dim = model.n_embd // model.n_head
-        self.widths = [n * self.head_dim for n in (model.n_head, model.n_kv_head, model.n_kv_head)]
-        self.c_attn = nn.Linear(model.n_embd, sum(self.widths), bias=model.bias)  # q, k, v in one matmul
-        self.c_proj = nn.Linear(model.n_embd, model.n_embd, bias=model.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        B, T, C = x.shape
-        q, k, v = (
-            part.view(B, T, -1, self.head_dim).transpose(1, 2)  # (B, H, T, D)
-            for part in self.c_attn(x).split(self.widths, dim=2)
-        )
-        y = F.scaled_dot_product_attention(
-            q, k, v,
-            is_causal=True,
-            dropout_p=self.dropout if self.training else 0.0,
-            enable_gqa=self.n_kv_head != self.n_head,
-        )  # fmt: skip
-        y = self.c_proj(y.transpose(1, 2).reshape(B, T, C))  # heads side by side again
-        return F.dropout(y, self.dropout, self.training)
-
-
-class MLP(nn.Module):
-    """Up, GELU, down: each position on its own."""
-
-    def __init__(self, model: ModelPlan) -> None:
-        super().__init__()
-        self.c_fc = nn.Linear(model.n_embd, model.d_ff, bias=model.bias)
-        self.c_proj = nn.Linear(model.d_ff, model.n_embd, bias=model.bias)
-        self.dropout = model.dropout
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        return F.dropout(self.c_proj(F.gelu(self.c_fc(x))), self.dropout, self.training)
-
-
-class Block(nn.Module):
-    """Attention, then MLP, each added to the residual stream."""
-
-    def __init__(self, model: ModelPlan) -> None:
-        super().__init__()
-        self.ln_1 = nn.LayerNorm(model.n_embd, bias=model.bias)
-        self.attn = CausalSelfAttention(model)
-        self.ln_2 = nn.LayerNorm(model.n_embd, bias=model.bias)
-        self.mlp = MLP(model)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
 
 
 class GPT(nn.Module):
@@ -87,13 +33,13 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.sequence_length, self.dropout = sequence_length, model.dropout
-        self.recompute_blocks = checkpointing is Checkpointing.full
-        self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(model.vocab_size, model.n_embd),
-            "wpe": nn.Embedding(sequence_length, model.n_embd),
-            "h": nn.ModuleList(Block(model) for _ in range(model.n_layer)),
-            "ln_f": nn.LayerNorm(model.n_embd, bias=model.bias),
-        })  # fmt: skip
+        self.checkpointing = checkpointing
+        self.rotates, self.theta, self.head_dim = model.positions is Positions.rotary, model.rope_theta, head_dim(model)
+        parts = {"wte": nn.Embedding(model.vocab_size, model.n_embd)}
+        if not self.rotates:
+            parts["wpe"] = nn.Embedding(n_positions(model, sequence_length), model.n_embd)
+        blocks = nn.ModuleList(Block(model) for _ in range(model.n_layer))
+        self.transformer = nn.ModuleDict({**parts, "h": blocks, "ln_f": make_norm(model)})
         self.lm_head = nn.Linear(model.n_embd, model.vocab_size, bias=False)
         if model.tied_head:
             self.transformer["wte"].weight = self.lm_head.weight  # Press & Wolf 2017
@@ -110,12 +56,15 @@ class GPT(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """(B, T) -> mean loss, a scalar; without targets -> logits of the last position (B, V)."""
-        positions = torch.arange(idx.size(1), device=idx.device)
-        x = self.transformer["wte"](idx) + self.transformer["wpe"](positions)  # (B, T, C) + (T, C)
+        x, by = self.transformer["wte"](idx), None  # (B, T, C)
+        if self.rotates:
+            by = rotation(idx.size(1), self.head_dim, self.theta, idx.device)
+        else:
+            x = x + self.transformer["wpe"](torch.arange(idx.size(1), device=idx.device))  # (T, C)
         x = F.dropout(x, self.dropout, self.training)
-        recompute = self.recompute_blocks and self.training  # keep each block's input, compute the rest twice
+        checkpointing = self.checkpointing if self.training else Checkpointing.none
         for block in self.transformer["h"].children():
-            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+            x = run_block(block, checkpointing, x, by)
         x = self.transformer["ln_f"](x)
         if targets is None:
             return self.lm_head(x[:, -1])

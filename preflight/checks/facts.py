@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import date
 
-from conf.choices import DataKind, Family
+from conf.choices import DataKind
 from preflight.catalog import is_ambiguous
 from preflight.dataset import prepare_command
 from preflight.errors import ExitCode
@@ -15,7 +15,6 @@ from preflight.plan import RunPlan
 from preflight.units import SECONDS_PER_HOUR, format_count
 from preflight.verdict.judge import Finding, Severity
 
-TRAINABLE = (Family.gpt2,)
 PREPARED_AT_LAUNCH = (DataKind.stdlib, DataKind.text)  # seconds, once
 # Up to about four passes over the data are worth as much as fresh text, sixteen still something
 # (Muennighoff et al., "Scaling data-constrained language models", 2023).
@@ -27,25 +26,11 @@ NO_ECC_HOURS = 24.0  # long enough for a flipped bit to matter
 
 def judge_facts(plan: RunPlan, needs: Estimate, *, is_here: bool) -> Iterator[Finding]:
     """`is_here`: this computer is the one that will train, so what is missing here stops the run."""
-    yield from _trainable(plan)
     yield from _prepared(plan, is_here=is_here)
     yield from _epochs(plan)
     yield from _card_name(plan)
     yield from _price_age(plan)
     yield from _no_ecc(plan, needs)
-
-
-def _trainable(plan: RunPlan) -> Iterator[Finding]:
-    family = plan.model.family
-    if family not in TRAINABLE:
-        yield Finding(
-            check="model.family",
-            severity=Severity.error,
-            message=f"{plan.model.name} can be billed, not trained: the trainer knows the {_names(TRAINABLE)} family, "
-            f"{family.name} models are not built in",
-            fix="dry_run=true for the bill, or model=gpt2_124m to train",
-            exit_code=ExitCode.CONFIG,
-        )
 
 
 def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
@@ -115,7 +100,3 @@ def _no_ecc(plan: RunPlan, needs: Estimate) -> Iterator[Finding]:
         message = f"{plan.hw.card.label} has no ECC memory and the run is long: a flipped bit can spoil it unseen"
         fix = f"trainer.checkpoint_interval={max(1, plan.trainer.checkpoint_interval // 2)} trainer.keep_checkpoints=4"
         yield Finding(check="cards.ecc", severity=Severity.info, message=message, fix=fix)
-
-
-def _names(families: tuple[Family, ...]) -> str:
-    return " and ".join(family.name for family in families)

@@ -20,7 +20,13 @@ from preflight.resolve.resolution import Resolution
 
 CONFIG_NAME = "config.json"
 GPT2_VOCABULARY = (50257, 50304)
-GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+ACTIVATIONS = {
+    "gelu": Activation.gelu,
+    "gelu_new": Activation.gelu_tanh,
+    "gelu_pytorch_tanh": Activation.gelu_tanh,
+    "gelu_fast": Activation.gelu_tanh,
+    "relu2": Activation.relu2,
+}
 Shape = dict[str, Any]
 
 
@@ -109,7 +115,7 @@ def _gpt2(content: Mapping[str, Any]) -> Shape:
     for name, modelled in (("add_cross_attention", False), ("scale_attn_by_inverse_layer_idx", False)):
         if content.get(name, modelled) is not modelled:
             raise ValueError(f"{name}={content[name]} is not modelled")
-    if activation not in (*GELUS, "relu2"):
+    if activation not in ACTIVATIONS:
         raise ValueError(f"activation_function={activation} is not modelled")
     n_embd = _count(content, "n_embd", 768)
     return {
@@ -122,7 +128,8 @@ def _gpt2(content: Mapping[str, Any]) -> Shape:
         "n_positions": _count(content, "n_positions", 1024),
         "norm": Norm.layernorm,
         "positions": Positions.learned,
-        "activation": Activation.relu2 if activation == "relu2" else Activation.gelu,
+        "activation": ACTIVATIONS[activation],
+        "norm_eps": float(content.get("layer_norm_epsilon", 1e-5)),
         "tied_head": bool(content.get("tie_word_embeddings", True)),
         "bias": True,
         "dropout": float(content.get("resid_pdrop", 0.1)),
@@ -157,6 +164,8 @@ def _llama_like(*, ties: bool = False, qkv_bias: bool = False, qk_norm: bool = F
             "bias": False,
             "qkv_bias": qkv_bias,
             "qk_norm": qk_norm,
+            "rope_theta": _rope_theta(content),
+            "norm_eps": float(content.get("rms_norm_eps", 1e-6)),
             "dropout": float(content.get("attention_dropout", 0.0)),
         }
         if content.get("head_dim") is not None or qk_norm:
@@ -173,6 +182,12 @@ READERS: dict[str, Callable[..., Shape]] = {
     "qwen2": _llama_like(qkv_bias=True),
     "qwen3": _llama_like(qk_norm=True),
 }
+
+
+def _rope_theta(content: Mapping[str, Any]) -> float:
+    """transformers 5 keeps it in `rope_parameters`. Scaled angles (Llama 3.1) cost the same: no fault of a bill."""
+    rope = content.get("rope_parameters") or {}
+    return float(rope.get("rope_theta", content.get("rope_theta", 10_000.0)))
 
 
 def _count(content: Mapping[str, Any], name: str, default: int | None = None) -> int:

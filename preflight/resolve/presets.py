@@ -68,6 +68,8 @@ def model_plan(model: ModelConfig) -> ModelPlan:
         qk_norm=model.qk_norm,
         head_dim=model.head_dim if model.head_dim is not None else model.n_embd // max(1, model.n_head),
         n_positions=model.n_positions,
+        rope_theta=model.rope_theta,
+        norm_eps=model.norm_eps,
         path=model.path,
     )
 

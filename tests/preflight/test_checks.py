@@ -275,12 +275,6 @@ def test_many_passes_over_little_text(make_plan: MakePlan):
     assert many.fix == "trainer.n_steps=40"
 
 
-def test_a_family_that_cannot_be_trained_yet(make_plan: MakePlan):
-    finding = _found(make_plan(model="llama_7b", card="a100_80gb"), _machine(), "model.family")
-    assert (finding.severity, finding.exit_code) == (Severity.error, 2)
-    assert "llama models are not built in" in finding.message
-
-
 # money
 
 
