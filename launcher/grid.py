@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,9 @@ def bills_and_runs(request: Request) -> int:
 def _launch_all(rows: Sequence[GridRow], bills: list[Document], *, as_json: bool) -> tuple[list[Document], list[int]]:
     """One after the other; whoever interrupts a row means the grid."""
     documents, codes = list(bills), []
+    group = f"grid-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
     for index, row in enumerate(rows):
-        code, document = _launch(row, as_json=as_json)
+        code, document = _launch(row, group, as_json=as_json)
         codes.append(code)
         if document is not None:
             documents[index] = {"job": documents[index]["job"], **document}
@@ -96,12 +98,13 @@ def _line(job: str, bill: Bill) -> str:
     return f"{grid_row(bill)}  {job}"
 
 
-def _launch(row: GridRow, *, as_json: bool) -> tuple[int, Document | None]:
+def _launch(row: GridRow, group: str, *, as_json: bool) -> tuple[int, Document | None]:
     """A fresh process a job, so that none inherits memory or counters from the one before; its document, if any."""
     launch = Path(__file__).resolve().parents[1] / "launch.py"
+    grouping = [] if row.config.tracking.group else [f"tracking.group={group}"]
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen(
-            [sys.executable, str(launch), *row.overrides],
+            [sys.executable, str(launch), *row.overrides, *grouping],
             stdout=told if as_json else None,
             env=os.environ | {PARENT_VARIABLE: str(os.getpid())},
             start_new_session=True,

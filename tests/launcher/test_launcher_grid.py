@@ -1,6 +1,7 @@
 import json
 
 from conf.compose import compose
+from launcher import grid
 from launcher.grid import bills_and_runs
 
 
@@ -19,3 +20,21 @@ def test_grid_tells_in_json_why_the_machine_is_wrong(capsys, monkeypatch):
     bills_and_runs(compose(["-m", "hw=4x4090", "dry_run=true", "report=json"]))
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert "torchrun started 2 ranks" in row["problems"][0]["message"]
+
+
+def test_rows_of_one_grid_share_a_group_unless_one_was_given(monkeypatch):
+    commands = []
+
+    def take(command, **_):
+        commands.append(command)
+
+    monkeypatch.setattr(grid.subprocess, "Popen", take)
+    monkeypatch.setattr(grid.local, "attend", lambda process, seconds: 0)
+    for given in ([], ["tracking.group=mine"]):
+        rows = compose(["-m", "hw=1x4090,2x4090", *given]).grid
+        grid._launch_all(rows, [{"job": "a"}, {"job": "b"}], as_json=False)
+    groups = [[word for word in command if word.startswith("tracking.group=")] for command in commands]
+    assert len(groups[0]) == 1
+    assert groups[0][0].startswith("tracking.group=grid-")
+    assert groups[0] == groups[1]
+    assert groups[2] == groups[3] == ["tracking.group=mine"]

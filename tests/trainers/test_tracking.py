@@ -17,7 +17,9 @@ from preflight.plan import RunPlan
 from preflight.planfile import write_json
 from tests.trainers.wandb_site import fixture_plan, fixture_run_dir, inspect, records, runs, track  # noqa: F401
 from trainers import tracking
-from trainers.tracking import NoTracker, WandbTracker, comparison
+from trainers.bounded import bounded
+from trainers.tracking import NoTracker, comparison
+from trainers.wandb_run import WandbTracker
 
 
 def test_make_tracker_writes_an_offline_run_that_reads_back_whole(
@@ -157,7 +159,7 @@ def test_a_wandb_that_dies_in_mid_run_is_said_once_and_training_goes_on(plan: Ru
 def test_bounded_gives_up_and_says_after_how_long() -> None:
     release = threading.Event()
     with pytest.raises(TimeoutError, match=r"no end after 0.05 s"):
-        tracking._bounded(release.wait, 0.05)
+        bounded(release.wait, 0.05)
     release.set()
 
 
@@ -195,8 +197,10 @@ def test_setting_that_wandb_refuses_is_said_once_and_the_run_goes_on_untracked(
     assert (run_dir / "tracking.json").is_file()
 
 
-def test_note_that_cannot_be_written_is_said(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tracking._write_note(run_dir / "absent", "offline", None, None)
+def test_note_that_cannot_be_written_is_said(plan: RunPlan, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = run_dir / "absent"
+    tracked = tracking.Tracked(plan=plan, run_dir=absent, config={}, estimate={}, resume_id=None, group="g")
+    tracking.write_note(tracked, "offline", None, None)
     assert "tracking.json was not written" in capsys.readouterr().err
 
 
@@ -207,3 +211,35 @@ def test_an_alert_is_in_the_run(plan: RunPlan, run_dir: Path) -> None:
     (alert,) = records(runs(run_dir)[0], "alert")
     assert alert["title"] == ("slower than the bill " * 9)[:63]
     assert alert["text"] == "19 h instead of 6 h: waiting for data"
+
+
+def test_a_run_holds_its_charts_its_group_and_the_files_it_was_asked_to_keep(plan: RunPlan, run_dir: Path) -> None:
+    (run_dir / "plan.json").write_text("{}")
+    (run_dir / "checkpoints").mkdir()
+    for step in (1, 2):
+        (run_dir / "checkpoints" / f"step_{step:08d}.pt").write_bytes(b"x" * step)
+    kept = replace(plan, tracking=replace(plan.tracking, artifacts=True, group="grid-1"))
+    estimate = {"estimate/step_seconds": 2.0, "estimate/wall_steps_seconds": 8.0, "estimate/peak_device_bytes": 2**30}
+    tracker = track(kept, run_dir, estimate_flat=estimate)
+    tracker.finish({"actual/step_seconds": 2.5, "actual/wall_steps_seconds": 9.0, "actual/peak_device_bytes": 2**31})
+
+    (folder,) = runs(run_dir)
+    assert records(folder, "run")[0]["run_group"] == "grid-1"
+    panels = {name: value for update in records(folder, "config") for name, value in update["update"].items()}
+    assert {name.removeprefix("_wandb.visualize.") for name in panels} == {
+        "charts/actual_over_estimated",
+        "charts/wall_time",
+        "charts/peak_memory",
+    }
+    table = next(folder.rglob("wall_time_table*.json"))
+    assert json.loads(table.read_text())["data"] == [["steps (estimated)", 8.0], ["steps (actual)", 9.0]]
+    artifacts = {record["type"]: record for record in records(folder, "artifact")}
+    assert [entry["path"] for entry in artifacts["run"]["manifest"]["contents"]] == ["plan.json"]
+    assert [entry["path"] for entry in artifacts["model"]["manifest"]["contents"]] == ["step_00000002.pt"]
+
+
+def test_nothing_is_kept_elsewhere_unless_it_was_asked_for(plan: RunPlan, run_dir: Path) -> None:
+    (run_dir / "plan.json").write_text("{}")
+    tracker = track(plan, run_dir)
+    tracker.finish({}, 0)
+    assert {record["type"] for record in records(runs(run_dir)[0], "artifact")} <= {"run_table"}
