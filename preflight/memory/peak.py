@@ -23,7 +23,7 @@ from preflight.memory.device import (
     slack_bytes,
 )
 from preflight.memory.phases import TOKEN_TERMS, Phases, phases_of, terms_of
-from preflight.memory.workload import FP32_BYTES, Workload, workload_of
+from preflight.memory.workload import Workload, workload_of
 from preflight.plan import RunPlan
 from preflight.units import GIB, format_runs
 
@@ -31,7 +31,6 @@ from preflight.units import GIB, format_runs
 EAGER_FACTORS = (0.97, 1.04)  # trace: within 1 %; public eager runs: within 3 %
 COMPILED_FACTORS = (0.85, 1.15)  # Inductor's choices differ by version
 UNIFIED_FACTORS = (0.7, 1.5)  # mps: never measured by us
-CHECKPOINT_COPIES = 3  # weights and Adam's two moments, in fp32
 HOST_BYTES_PER_RANK = 2 * GIB  # python, torch, CUDA's host side, pinned buffers
 
 # What `preflight.calibration.calibrate` splits a measured peak by: base + fixed + factor x (token terms + slack).
@@ -93,7 +92,7 @@ def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
         phase=phase,
         card_bytes=card_bytes,
         usable_bytes=_usable_bytes(plan, card_bytes),
-        checkpoint_bytes=CHECKPOINT_COPIES * FP32_BYTES * phases.n_params,
+        checkpoint_bytes=phases.checkpoint,
         host_memory_bytes=_host_bytes(plan, int(device.mid)),
     )
 

@@ -1,23 +1,27 @@
-"""What does the model itself occupy on one rank? Weights, gradients, Adam's moments, 16-bit casts.
+"""What does the model itself occupy on one rank? Weights, gradients, the optimizer's states, 16-bit casts, shards.
 
 Mixed-precision training with Adam keeps 16 bytes a parameter (Rajbhandari et al. 2020, arXiv:1910.02054): here fp32
-weights, gradients and two moments (Loshchilov & Hutter 2019). The fused optimizer needs no temporaries.
+weights, gradients and two moments. Shared out (ZeRO, FSDP2), a rank keeps its part, and whole units, a layer each or
+what stands outside the layers, only while they are at work. Frozen weights have neither gradients nor states.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from preflight.memory.workload import Workload
-from preflight.params import count_params, layer_matmul_params
+from preflight.memory.optimizers import Trained, optimizer_bytes, working_bytes
+from preflight.memory.workload import Shards, Workload
+from preflight.params import ParamCounts, count_params, kv_dim, layer_matmul_params, n_mlp_matrices, q_dim
 
 
 class States(NamedTuple):
     """Bytes of one rank, independent of the micro-batch."""
 
     n_params: int
-    weights: int
+    weights: int  # trained ones
+    frozen_weights: int
     optimizer: int
+    checkpoint: int  # weights and the optimizer's states of all ranks
     gradients: int  # all of them, as after a backward pass
     bucket_copies: int  # DDP's own gradients, when they are not views
     optimizer_working: int  # temporaries of its step
@@ -28,28 +32,121 @@ class States(NamedTuple):
     layer_casts: int  # autocast's copies of one layer's matrices
     head_cast: int
     widest_matrix: int  # the largest weight gradient of a layer while it is being made
+    gathered: int  # units of weights that are whole in the forward pass
+    gathered_backward: int  # the same in the backward pass
+    unit_gradients: int  # whole gradients of units, on their way into a rank's part
+    dequantised: int  # the largest frozen matrix, for the length of a matmul
 
 
 def states_of(work: Workload) -> States:
-    """Data parallel: every rank holds everything; DDP's buckets are the gradients (gradient_as_bucket_view)."""
-    model, numerics = work.model, work.numerics
+    """Data parallel: every rank holds everything, unless `shards` says otherwise."""
+    model, numerics, shards, adapters = work.model, work.numerics, work.shards, work.adapters
     counts = count_params(model, work.sequence_length)
-    weights = numerics.weight * counts.total
-    head = model.vocab_size * model.n_embd
-    layer = sum(layer_matmul_params(model))
-    cast = numerics.compute if numerics.casts_weights else 0
+    trained = _trained(work, counts)
+    attention, mlp = layer_matmul_params(model)
+    table = counts.token_embedding
+    weight, cast = numerics.weight, numerics.compute if numerics.casts_weights else 0
+    widest = model.d_ff * model.n_embd
+    frozen = frozen_whole = 0
+    if adapters is not None:
+        matrices = model.n_layer * (attention + mlp)
+        rest = counts.total - matrices - adapters.n_trained_rest
+        frozen_whole = int(adapters.frozen * matrices) + adapters.frozen_rest * rest
+        frozen = -(-frozen_whole // shards.weights)
+        widest, table = 0, table if adapters.n_trained_rest else 0
+    per_layer = attention + mlp if adapters is None else adapters.n_params // model.n_layer
+    gradients = -(-weight * trained.total // shards.gradients)
+    local = _local(trained, shards)
+    states = 0 if work.optimizer_on_host else optimizer_bytes(work.optimizer, numerics, local)
+    units = _units(work, counts, trained) if shards.gathered else (0, 0, 0)
     return States(
         n_params=counts.total,
-        weights=weights,
-        optimizer=numerics.optimizer * counts.total,
-        gradients=weights,
-        bucket_copies=weights if work.copies_buckets else 0,
-        optimizer_working=work.optimizer_working_bytes * counts.total,
-        kept_gradients=weights if work.keeps_gradients else 0,
-        head_gradient=numerics.weight * head,
-        position_gradient=numerics.weight * counts.position_embedding,
-        layer_gradient=numerics.weight * layer,
-        layer_casts=cast * layer,
-        head_cast=cast * head,
-        widest_matrix=numerics.compute * model.d_ff * model.n_embd,
+        weights=-(-weight * trained.total // shards.weights),
+        frozen_weights=frozen,
+        optimizer=states,
+        checkpoint=weight * trained.total + optimizer_bytes(work.optimizer, numerics, trained),
+        gradients=gradients,
+        bucket_copies=weight * trained.total if work.copies_buckets else 0,
+        optimizer_working=0 if work.optimizer_on_host else working_bytes(work.optimizer, work.kernel, numerics, local),
+        kept_gradients=gradients if work.keeps_gradients else 0,
+        head_gradient=weight * table,
+        position_gradient=weight * counts.position_embedding if adapters is None else 0,
+        layer_gradient=weight * per_layer,
+        layer_casts=cast * per_layer,
+        head_cast=cast * table,
+        widest_matrix=numerics.compute * widest,
+        gathered=units[0],
+        gathered_backward=units[1],
+        unit_gradients=units[2],
+        dequantised=numerics.compute * model.d_ff * model.n_embd
+        if adapters is not None and adapters.is_quantised
+        else 0,
     )
+
+
+def _trained(work: Workload, counts: ParamCounts) -> Trained:
+    """By shape, since optimizers treat matrices, tables and vectors differently."""
+    model, adapters = work.model, work.adapters
+    if adapters is not None:
+        n_rest = adapters.n_trained_rest
+        largest = max(n_rest // 2, adapters.n_params // (model.n_layer * 8))
+        return Trained(adapters.n_params, n_rest, 0, adapters.n_params // max(1, adapters.n_ranks), largest, largest, 0)
+    attention, mlp = layer_matmul_params(model)
+    n_matrix = model.n_layer * (attention + mlp)
+    n_table = counts.token_embedding + counts.position_embedding + counts.head
+    sides = n_mlp_matrices(model) * (model.n_embd + model.d_ff)
+    sides += 2 * (model.n_embd + q_dim(model) + kv_dim(model))
+    largest_matrix = model.n_embd * max(model.d_ff, q_dim(model) + 2 * kv_dim(model))
+    n_tables = 1 if model.tied_head else 2
+    return Trained(
+        n_matrix,
+        n_table,
+        counts.total - n_matrix - n_table,
+        model.n_layer * sides
+        + n_tables * (model.vocab_size + model.n_embd)
+        + counts.position_embedding // model.n_embd,
+        max(counts.token_embedding, largest_matrix),
+        largest_matrix,
+        model.n_embd,
+    )
+
+
+def _local(trained: Trained, shards: Shards) -> Trained:
+    """What the fullest rank updates. Whole tensors: the largest stands on one rank, whatever the others have."""
+    n = shards.optimizer
+    if n == 1:
+        return trained
+    n_table = -(-trained.n_table // n)
+    if shards.whole_tensors and trained.total < n * trained.largest:
+        n_table += trained.largest - -(-trained.total // n)
+    return trained._replace(
+        n_matrix=-(-trained.n_matrix // n),
+        n_table=n_table,
+        n_vector=-(-trained.n_vector // n),
+        n_rows_and_columns=-(-trained.n_rows_and_columns // n),
+        largest=trained.largest if shards.whole_tensors else -(-trained.largest // n),
+        largest_matrix=trained.largest_matrix,  # orthogonalised as a whole
+    )
+
+
+def _units(work: Workload, counts: ParamCounts, trained: Trained) -> tuple[int, int, int]:
+    """FSDP2: what is whole in the forward pass, in the backward pass, and whole gradients in flight.
+
+    The root (embeddings, head, final norm) is whole throughout; of the layers the one at work and the next, which
+    arrives in a flat buffer before it is cut up. A gradient is copied into the reduce-scatter's input, which lives
+    until the next layer's is ready.
+    """
+    model, shards = work.model, work.shards
+    layer = (counts.attention + counts.mlp) // model.n_layer
+    root = counts.total - model.n_layer * layer
+    frozen = 1.0 if work.adapters is None else work.adapters.frozen / shards.gathered
+    layer_bytes, root_bytes = int(shards.gathered * layer * frozen), shards.gathered * root
+    in_flight = root_bytes + (1 + shards.n_units_ahead) * layer_bytes
+    everything = root_bytes + model.n_layer * layer_bytes
+    layer_gradient = work.numerics.weight * (
+        layer if work.adapters is None else work.adapters.n_params // model.n_layer
+    )
+    root_gradient = work.numerics.weight * (root if work.adapters is None else work.adapters.n_trained_rest)
+    if shards.keeps_gathered:
+        return everything, everything, root_gradient + 2 * layer_gradient
+    return in_flight, in_flight, root_gradient + 2 * layer_gradient

@@ -6,43 +6,52 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
+from conf.choices import Adapter, AdapterTargets, Attention, Optimizer, OptimizerKernel, Parallel
 from preflight.hw_plan import CardKind
-from preflight.plan import Checkpointing, ModelPlan, Precision, RunPlan
+from preflight.memory.numerics import FP32_BYTES, Numerics, numerics_of
+from preflight.params import kv_dim, q_dim
+from preflight.plan import Checkpointing, ModelPlan, RunPlan, TrainerPlan
 
-FP32_BYTES = 4
-HALF_BYTES = 2  # bf16 and fp16
-ADAM_BYTES = 2 * FP32_BYTES  # two moments
-
-
-class Numerics(NamedTuple):
-    """Bytes of one element, by what it is for, and bytes of everything the loss keeps for one logit.
-
-    Loss: `F.cross_entropy` of logits that nobody else holds. fp32: logits and log-probabilities (4 + 4), then in
-    backward log-probabilities and two gradients. CUDA autocast leaves log_softmax in 16 bit (an explicit dtype is
-    given) but runs nll_loss in fp32 (ATen's LossNLL.cpp and autocast_mode.h): 2 + 2 + 4, then 2 + 4 + 4. CPU autocast
-    runs the whole loss in fp32: 2 + 4 + 4, then 4 + 4 + 4. Inductor fuses the loss: the logits alone, whose place their
-    gradient takes (donated buffers, torch >= 2.6; before that two).
-    """
-
-    weight: int  # parameters and their gradients, as autograd sees them
-    optimizer: int  # everything the optimizer keeps for a parameter: moments, and fp32 weights beside 16-bit ones
-    compute: int  # operands and results of matmuls
-    residual: int  # the stream between the blocks, and what norms give out
-    casts_weights: bool  # autocast keeps a 16-bit copy of every matrix it has met
-    loss_forward_bytes_per_logit: int
-    loss_backward_bytes_per_logit: int
-    loss_hole_bytes_per_logit: int = 0  # left by 16-bit logits that died, too small for the fp32 tensors after them
+# bitsandbytes' NF4 (Dettmers et al. 2023, arXiv:2305.14314): half a byte a weight, an fp32 scale for every 64.
+NF4_BYTES_PER_WEIGHT = 0.5 + FP32_BYTES / 64
 
 
-FULL = Numerics(FP32_BYTES, ADAM_BYTES, FP32_BYTES, FP32_BYTES, False, 8, 12)
-AUTOCAST = Numerics(FP32_BYTES, ADAM_BYTES, HALF_BYTES, FP32_BYTES, True, 8, 10, HALF_BYTES)
-CPU_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12)
-COMPILED_FULL = FULL._replace(loss_forward_bytes_per_logit=4, loss_backward_bytes_per_logit=4)
-COMPILED_AUTOCAST = AUTOCAST._replace(
-    loss_forward_bytes_per_logit=2, loss_backward_bytes_per_logit=2, loss_hole_bytes_per_logit=0
-)
+class Shards(NamedTuple):
+    """Among how many ranks states are shared out (Rajbhandari et al. 2020), and what is put together again."""
+
+    optimizer: int = 1
+    gradients: int = 1
+    weights: int = 1
+    gathered: int = 0  # bytes of an element while a unit is whole; 0: nothing has to be put together
+    keeps_gathered: bool = False  # from the forward pass to the backward pass (ZeRO-2 as FSDP2 does it)
+    n_units_ahead: int = 1  # units that are gathered before their turn
+    whole_tensors: bool = False  # a tensor's states stand on one rank (ZeroRedundancyOptimizer)
+
+
+NO_SHARDS = Shards()
+
+
+class Adapters(NamedTuple):
+    """Low-rank updates of frozen weights (Hu et al. 2021, arXiv:2106.09685)."""
+
+    n_params: int  # trained, all layers
+    n_ranks: int  # channels of the narrow middle, all adapters of a layer together
+    frozen: float  # bytes of a frozen weight of a block
+    frozen_rest: int  # of embeddings, norms and head
+    needs_norm_output: bool  # who is adapted keeps its input: query, key, value
+    needs_mlp_input: bool
+    needs_mlp_hidden: bool
+    has_dropout: bool = False  # of the adapters' inputs: a mask and a copy each
+    n_adapted_inputs: int = 1  # linears with a dropout of their own
+    n_trained_rest: int = 0  # embeddings and head that are trained as well
+
+    @property
+    def is_quantised(self) -> bool:
+        """Weights are dequantised for each matmul."""
+        return self.frozen < 1.0
 
 
 class Workload(NamedTuple):
@@ -52,20 +61,29 @@ class Workload(NamedTuple):
     n_sequences: int
     sequence_length: int
     numerics: Numerics
-    recomputes_blocks: bool  # activation checkpointing of every block
+    recompute: Checkpointing
     keeps_gradients: bool  # they are there before the micro-step: accumulation, or DDP's buckets
     has_buckets: bool  # DDP: gradients are views of buckets that live from construction to the end
     mask_bytes: int  # of one element of a dropout mask
     stores_attention_matrix: bool  # attention without a fused kernel
+    n_eval_sequences: int | None = None  # None: as many as in training; 0: no evaluation
+    copies_buckets: bool = False  # DDP without gradient_as_bucket_view: a second copy of the gradients
+    optimizer: Optimizer = Optimizer.adamw
+    kernel: OptimizerKernel = OptimizerKernel.fused
+    shards: Shards = NO_SHARDS
+    adapters: Adapters | None = None
+    loss_chunk_tokens: int = 0  # logits of so many tokens at a time; 0: all at once
+    loads_into_memory: bool = False  # a checkpoint is read into the same memory: on a CPU
+    writes_norms_out: bool = False  # no fused kernel for RMSNorm: its fp32 result is kept beside the input
     # Not ours:
     keeps_logits: bool = False  # a variable of the loop holds them through the backward pass
-    copies_buckets: bool = False  # DDP without gradient_as_bucket_view: a second copy of the gradients
-    optimizer_working_bytes: int = 0  # per parameter, while it updates: foreach and loops without fusion
     norm_extra_bytes: int = 0  # per channel and norm: norms written out in elementary operators
     n_extra_wide: int = 0  # tensors of width d_ff: non-linearities written out
     n_extra_narrow: int = 0  # tensors of width n_embd: cached keys and values
     expandable_segments: bool = True  # of PyTorch's caching allocator; trainers/backends/local.py turns them on
     repeats_kv: bool = False  # keys and values are copied to every head before attention
+    optimizer_on_host: bool = False  # offloaded
+    communication_bytes: int = 0  # fixed buffers of a framework's own collectives
 
     @property
     def n_tokens(self) -> int:
@@ -75,25 +93,65 @@ class Workload(NamedTuple):
 
 def workload_of(plan: RunPlan) -> Workload:
     """As `trainers/pretrain.py` will run it."""
-    trainer, model = plan.trainer, plan.model
+    trainer, model, world_size = plan.trainer, plan.model, plan.hw.world_size
     on_cpu = plan.hw.card.kind is CardKind.cpu
-    numerics = _numerics(trainer.precision, on_cpu=on_cpu, compiled=trainer.compile)
+    numerics = numerics_of(trainer.precision, on_cpu=on_cpu, is_compiled=trainer.compile)
+    is_ddp = world_size > 1 and trainer.parallel in (Parallel.ddp, Parallel.zero1)
     return Workload(
         model=model,
         n_sequences=trainer.micro_batch_size,
         sequence_length=trainer.sequence_length,
         numerics=numerics,
-        recomputes_blocks=trainer.activation_checkpointing is Checkpointing.full,
-        keeps_gradients=trainer.grad_accum_steps > 1 or plan.hw.world_size > 1,
-        has_buckets=plan.hw.world_size > 1,
+        recompute=trainer.activation_checkpointing,
+        keeps_gradients=trainer.grad_accum_steps > 1 or (is_ddp and trainer.bucket_views),
+        has_buckets=is_ddp and trainer.bucket_views,
         mask_bytes=numerics.compute if on_cpu else 1,  # CPU: noise in the tensor's own type; CUDA: bool
-        stores_attention_matrix=on_cpu and model.dropout > 0,  # the CPU's flash kernel has no dropout
+        # the CPU's flash kernel has no dropout
+        stores_attention_matrix=trainer.attention is Attention.eager or (on_cpu and model.dropout > 0),
+        n_eval_sequences=trainer.eval_micro_batch_size,
+        copies_buckets=is_ddp and not trainer.bucket_views,
+        optimizer=trainer.optimizer,
+        kernel=trainer.optimizer_kernel,
+        shards=shards_of(trainer.parallel, world_size, numerics),
+        adapters=None if trainer.adapter is Adapter.none else _adapters(model, trainer, numerics),
+        loss_chunk_tokens=trainer.loss_chunk_tokens,
+        loads_into_memory=on_cpu,
+        writes_norms_out=on_cpu,
     )
 
 
-def _numerics(precision: Precision, *, on_cpu: bool, compiled: bool) -> Numerics:
-    if precision not in (Precision.bf16, Precision.fp16):
-        return COMPILED_FULL if compiled else FULL
-    if compiled:
-        return COMPILED_AUTOCAST
-    return CPU_AUTOCAST if on_cpu else AUTOCAST
+@cache
+def shards_of(parallel: Parallel, world_size: int, numerics: Numerics) -> Shards:
+    """ZeRO-1: ZeroRedundancyOptimizer beside DDP. ZeRO-2 and 3: FSDP2, whose units are whole in the matmuls' type."""
+    if world_size == 1 or parallel is Parallel.ddp:
+        return NO_SHARDS
+    if parallel is Parallel.zero1:
+        return Shards(optimizer=world_size, whole_tensors=True)
+    return Shards(
+        world_size, world_size, world_size, gathered=numerics.weight, keeps_gathered=parallel is Parallel.zero2
+    )
+
+
+def _adapters(model: ModelPlan, trainer: TrainerPlan, numerics: Numerics) -> Adapters:
+    return adapters_of(model, trainer.lora_targets, trainer.lora_rank, trainer.adapter, numerics.compute)
+
+
+@cache
+def adapters_of(model: ModelPlan, targets: AdapterTargets, rank: int, adapter: Adapter, compute: int) -> Adapters:
+    """Frozen weights are kept in the matmuls' type."""
+    inputs_and_outputs = [(model.n_embd, q_dim(model) + 2 * kv_dim(model))]
+    if targets is not AdapterTargets.query_value:
+        inputs_and_outputs.append((q_dim(model), model.n_embd))
+    is_linear = targets is AdapterTargets.linear
+    if is_linear:
+        n_up = 2 if model.activation.name == "swiglu" else 1
+        inputs_and_outputs += [(model.n_embd, model.d_ff)] * n_up + [(model.d_ff, model.n_embd)]
+    return Adapters(
+        n_params=model.n_layer * rank * sum(map(sum, inputs_and_outputs)),
+        n_ranks=rank * len(inputs_and_outputs),
+        frozen=NF4_BYTES_PER_WEIGHT if adapter is Adapter.qlora else compute,
+        frozen_rest=compute,
+        needs_norm_output=True,
+        needs_mlp_input=is_linear,
+        needs_mlp_hidden=is_linear,
+    )

@@ -86,12 +86,12 @@ def test_large_model_with_few_tokens_peaks_when_all_gradients_are_there():
 def test_llama_7b_keeps_what_swiglu_and_grouped_heads_need():
     terms = estimate_memory(build_plan(model="llama_7b", card="a100_80gb", micro_batch_size=8)).terms_bytes
     n_tokens, d, f = 8192, 4096, 11008
-    assert terms["activations_attention"] == 32 * n_tokens * (2 * 5 * d + 4 * 32)  # norm output, q, k, v, output
+    assert terms["activations_attention"] == 32 * n_tokens * (2 * 7 * d + 4 * 32)  # norm, q, k, v, rotated q and k, output
     assert terms["activations_mlp"] == 32 * n_tokens * 2 * (d + 4 * f)  # norm output; gate, up, silu, product
     assert terms["activations_norms"] == 32 * n_tokens * 2 * 4
     grouped = replace(LLAMA_7B, n_kv_head=8)
     fewer = estimate_memory(build_plan(model=grouped, card="a100_80gb", micro_batch_size=8)).terms_bytes
-    assert terms["activations_attention"] - fewer["activations_attention"] == 32 * n_tokens * 2 * 2 * (d - d // 4)
+    assert terms["activations_attention"] - fewer["activations_attention"] == 32 * n_tokens * 2 * 3 * (d - d // 4)
 
 
 def test_dropout_adds_two_masks_a_layer_and_one_for_the_embedding():
