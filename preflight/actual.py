@@ -33,6 +33,7 @@ class Actual:
     torch: str
     energy_is_measured: bool = False  # counted by the cards; False: assumed watts times hours
     first_step: int = 0  # steps that earlier segments had done: the totals are of those after it
+    n_skipped_steps: int = 0  # of this segment: fp16 gradients were not finite, the scaler left the weights alone
 
 
 NUMBERS = (
@@ -51,6 +52,7 @@ NUMBERS = (
     "co2_kg",
     "n_steps_done",
     "first_step",
+    "n_skipped_steps",
     "train_loss",
     "val_loss",
 )

@@ -7,7 +7,7 @@ import os
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,7 +43,7 @@ def from_jsonable(kind: Any, value: Any) -> Any:
         return {k: from_jsonable(typing.get_args(kind)[1], v) for k, v in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return kind(**{f.name: from_jsonable(hints[f.name], value[f.name]) for f in fields(kind)})
+        return kind(**{f.name: from_jsonable(hints[f.name], value[f.name]) for f in fields(kind) if _is_told(f, value)})
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind[value]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -51,6 +51,11 @@ def from_jsonable(kind: Any, value: Any) -> Any:
     if kind is not Any and not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return value
+
+
+def _is_told(field: Field[Any], value: Any) -> bool:
+    """A file from before there was such a field means its default."""
+    return field.name in value or (field.default is MISSING and field.default_factory is MISSING)
 
 
 def _the_other(kind: Any) -> Any:

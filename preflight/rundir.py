@@ -22,7 +22,9 @@ from preflight.verdict.judge import Finding
 PLAN = "plan.json"
 ACTUAL = "actual.json"
 REPORT = "report.txt"
-UNMEASURED = tuple(name for name in NUMBERS if name not in ("n_steps_done", "first_step", "energy_is_measured"))
+UNMEASURED = tuple(
+    name for name in NUMBERS if name not in ("n_steps_done", "first_step", "n_skipped_steps", "energy_is_measured")
+)
 CHECKPOINTS = "checkpoints/step_*.pt"
 LOCK = "lock"  # held while a launcher works in the folder
 POSITIVE_COUNTS = (

@@ -146,6 +146,8 @@ class Meters:
         self.first_step = self.n_steps_done = 0
         self.train_loss: float | None = None
         self.val_loss: float | None = None
+        self.val_step: int | None = None  # after which it was measured
+        self.n_skipped_steps = 0
         self.evaluation_seconds: list[float] = []
         self.tracker: Tracker = NoTracker()
         self.device: torch.device | None = None
@@ -221,6 +223,7 @@ class Meters:
             energy_kwh=energy_kwh,
             co2_kg=None if energy_kwh is None or g_co2_per_kwh is None else energy_kwh * g_co2_per_kwh / 1e3,
             n_steps_done=self.n_steps_done,
+            n_skipped_steps=self.n_skipped_steps,
             first_step=self.first_step,
             train_loss=self.train_loss,
             val_loss=self.val_loss,

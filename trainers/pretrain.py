@@ -5,51 +5,34 @@
     torchrun --nproc_per_node=4 launch.py
 
 Exact on CPU: a resumed run has the weights, optimizer state, data order and dropout masks of an undisturbed one, since
-data and randomness are functions of (seed, step, rank) and nothing else.
+data and randomness are functions of (seed, step, micro-batch) and nothing else.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from preflight.actual import Actual
-from preflight.errors import TrainingFailed
 from preflight.machine.snapshot import World
 from preflight.plan import RunPlan, TrainerPlan
 from preflight.planfile import to_jsonable, write_json
-from trainers import checkpoint, distributed, stopping
+from trainers import distributed, stopping
 from trainers.data import TrainStream, eval_batches
 from trainers.gpt import GPT, make_optimizer
 from trainers.job import Job as Job
 from trainers.meters import ACTUAL_NAME, Meters
+from trainers.nonfinite import SkippedSteps
 from trainers.precision import autocast, make_scaler, set_matmul_precision
 from trainers.prepare import ensure_prepared
 from trainers.progress import Progress
+from trainers.state import Resumed, Saver, State, resume
 from trainers.tracking import make_tracker
-
-
-class State(NamedTuple):
-    """What a checkpoint holds of the training."""
-
-    model: GPT
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-
-
-class Resumed(NamedTuple):
-    """Where a run goes on."""
-
-    step: int = 0  # finished ones; 0: from the start
-    wandb_run_id: str | None = None
-    passed_over: tuple[str, ...] = ()  # newer checkpoints that are not sound
 
 
 def train(job: Job) -> Actual:
@@ -97,7 +80,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
 
     # ---- resume
     state = State(raw_model, optimizer, scaler)
-    resumed = load_checkpoint(job, state, meters, world) if job.resume else Resumed()
+    resumed = resume(job, state, meters, world) if job.resume else Resumed()
     step = resumed.step
     meters.tracker = make_tracker(
         plan,
@@ -125,13 +108,15 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     raw_model.train()
     losses: list[torch.Tensor] = []  # since the last look: looking makes the host wait for the device
     reason, grad_norm = "", None
+    saver, skipped = Saver(job, state, meters, world), SkippedSteps(trainer, scaler)
     inputs, targets = stream.micro_batch(step, 0)
     meters.first_step = meters.n_steps_done = step
     meters.watch.lap("startup")
+    if is_due(trainer.eval_interval, step) and meters.val_step != step:  # a stop came before the evaluation
+        look_at_held_out(model, plan, world, device, meters, progress, step)
 
     while step < trainer.n_steps and not reason:
         meters.steps.begin()
-        torch.manual_seed(seed_of(plan.seed, step, world.rank))  # dropout
         step_rate = learning_rate(trainer, step)
         for group in optimizer.param_groups:
             group["lr"] = step_rate
@@ -140,6 +125,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         step_loss = torch.zeros((), device=device)
         for micro_step in range(trainer.grad_accum_steps):
             is_last = micro_step == trainer.grad_accum_steps - 1
+            torch.manual_seed(seed_of(plan.seed, step, micro_step * world.world_size + world.rank))  # dropout
             no_sync = isinstance(ddp_model, DistributedDataParallel) and not is_last
             with ddp_model.no_sync() if no_sync else nullcontext():  # type: ignore[operator]
                 with autocast(trainer.precision, device):
@@ -158,6 +144,8 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         step += 1
+        skipped.count(step)
+        saver.look()
         losses.append(step_loss)
         meters.steps.end()
         is_end = step == trainer.n_steps
@@ -165,18 +153,18 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         reason = "" if is_end else asked  # asked for or not, it is done
 
         # look at the losses
-        must_evaluate = is_end or (trainer.eval_interval > 0 and step % trainer.eval_interval == 0)
-        must_save = is_end or (trainer.checkpoint_interval > 0 and step % trainer.checkpoint_interval == 0)
+        must_evaluate = is_end or (is_due(trainer.eval_interval, step) and not reason)
+        must_save = is_end or is_due(trainer.checkpoint_interval, step)
         must_log = is_end or bool(reason) or step % trainer.log_interval == 0 or step == 1
         if must_log or must_evaluate or must_save or device.type == "cpu":
             recent = distributed.mean_over_ranks(torch.stack(losses).tolist())
             losses.clear()
             meters.steps.collect()
-            complain_if_not_finite(recent, step, trainer)
-            meters.n_steps_done, meters.train_loss = step, recent[-1]
-        if reason and is_first_rank:  # asked to stop: nothing comes before the checkpoint
+            skipped.check(recent, step)
+            meters.n_steps_done, meters.train_loss, meters.n_skipped_steps = step, recent[-1], skipped.n_skipped
+        if reason:  # asked to stop: nothing comes before the checkpoint
             meters.watch.lap("steps")
-            save_checkpoint(job, state, meters, step, meters.tracker.run_id)
+            saver.save(step, at_once=True)
             meters.watch.lap("checkpoints")
         if must_log:
             meters.memory.look()
@@ -185,11 +173,9 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
 
         # evaluate, save
         if must_evaluate:
-            meters.val_loss = evaluate(model, plan, world, device)
-            meters.evaluation_seconds.append(meters.watch.lap("evaluations"))
-            progress.evaluated(step, meters.val_loss, meters.evaluation_seconds[-1])
-        if must_save and not reason and is_first_rank:
-            save_checkpoint(job, state, meters, step, meters.tracker.run_id)
+            look_at_held_out(model, plan, world, device, meters, progress, step)
+        if must_save and not reason:
+            saver.save(step, at_once=is_end)
         meters.watch.lap("checkpoints")
 
     # ---- the end: measure once more after the tracker has been told, which takes time too
@@ -229,48 +215,20 @@ def evaluate(model: nn.Module, plan: RunPlan, world: World, device: torch.device
     return loss_sum / count
 
 
-def seed_of(seed: int, step: int, rank: int) -> int:
-    """Randomness of one step on one rank: nothing to save, nothing to restore."""
-    return (seed * 1_000_003 + step) * 65_537 + rank
+def look_at_held_out(
+    model: nn.Module, plan: RunPlan, world: World, device: torch.device, meters: Meters, progress: Progress, step: int
+) -> None:
+    """Evaluate, and tell."""
+    meters.val_loss, meters.val_step = evaluate(model, plan, world, device), step
+    meters.evaluation_seconds.append(meters.watch.lap("evaluations"))
+    progress.evaluated(step, meters.val_loss, meters.evaluation_seconds[-1])
 
 
-def complain_if_not_finite(recent: list[float], step: int, trainer: TrainerPlan) -> None:
-    """Weights behind a loss of nan are lost; the last checkpoint is older and sound."""
-    for i, loss in enumerate(recent):
-        if not math.isfinite(loss):
-            raise TrainingFailed(
-                f"the loss of step {step - len(recent) + 1 + i} is {loss}; checkpoints are older and sound.\n"
-                f"  To fix: trainer.learning_rate={trainer.learning_rate / 3:.2g}, or trainer.precision=fp32"
-            )
+def is_due(interval: int, step: int) -> bool:
+    """Every so many steps, never when that is 0."""
+    return interval > 0 and step > 0 and step % interval == 0
 
 
-def save_checkpoint(job: Job, state: State, meters: Meters, step: int, wandb_run_id: str | None) -> None:
-    """Everything that step + 1 depends on, the plan that made it, and who was told."""
-    checkpoint.save(
-        job.run_dir,
-        step,
-        {
-            "model": state.model.state_dict(),
-            "optimizer": state.optimizer.state_dict(),
-            "scaler": state.scaler.state_dict(),
-            "plan": json.dumps(to_jsonable(job.plan)),
-            "wandb_run_id": wandb_run_id,
-            "train_loss": meters.train_loss,
-            "val_loss": meters.val_loss,
-        },
-        keep=job.plan.trainer.keep_checkpoints,
-    )
-
-
-def load_checkpoint(job: Job, state: State, meters: Meters, world: World) -> Resumed:
-    """The newest sound one, chosen by rank 0."""
-    path, passed_over = checkpoint.find_latest(job.run_dir) if world.rank == 0 else (None, ())
-    step = int(distributed.max_over_ranks([checkpoint.step_of(path) if path else 0])[0])
-    if not step:
-        return Resumed(passed_over=passed_over)
-    saved = checkpoint.load(checkpoint.path_of(job.run_dir, step))
-    state.model.load_state_dict(saved["model"])
-    state.optimizer.load_state_dict(saved["optimizer"])
-    state.scaler.load_state_dict(saved["scaler"])
-    meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
-    return Resumed(step=step, wandb_run_id=saved["wandb_run_id"], passed_over=passed_over)
+def seed_of(seed: int, step: int, micro_batch: int) -> int:
+    """Randomness of one micro-batch of the global batch: the same on any number of ranks, and nothing to restore."""
+    return (seed * 1_000_003 + step) * 65_537 + micro_batch

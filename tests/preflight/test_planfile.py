@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from preflight.actual import Actual
 from preflight.errors import ConfigError
 from preflight.plan import Calibration, Factor, RunPlan
 from preflight.planfile import read_json, write_json
+from preflight.rundir import UNMEASURED
 
 
 def test_plan_survives_the_round_trip(make_plan: Callable[..., RunPlan], tmp_path: Path) -> None:
@@ -43,6 +45,19 @@ def test_wrong_type_inside_is_a_config_error(make_plan: Callable[..., RunPlan], 
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="many"):
         read_json(RunPlan, path, "plan")
+
+
+def test_a_file_from_before_a_field_was_added_means_its_default(tmp_path: Path) -> None:
+    path = tmp_path / "actual.json"
+    numbers = dict.fromkeys(UNMEASURED)
+    old = {**numbers, "wall_terms_seconds": {}, "n_steps_done": 7, "exit_code": 0, "exit_reason": "done",
+           "failed_rank": None, "device": "cpu", "torch": "2.9"}  # fmt: skip
+    write_json({"actual": old}, path)
+    assert read_json(Actual, path, "actual").first_step == 0
+    del old["exit_code"]  # without a default: not one of ours
+    write_json({"actual": old}, path)
+    with pytest.raises(ConfigError, match="exit_code"):
+        read_json(Actual, path, "actual")
 
 
 def test_missing_file_is_a_config_error(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from preflight.errors import ConfigError
 from preflight.plan import RunPlan
-from trainers import meters, pretrain
+from trainers import checkpoint, meters
 from trainers.job import Job
 from trainers.pretrain import train
 from trainers.rank import _failure
@@ -42,7 +42,7 @@ def test_train_tells_the_first_cause_when_the_disk_refuses_every_word(
         full()
 
     monkeypatch.setattr(meters, "write_json", torn)
-    monkeypatch.setattr(pretrain.checkpoint, "save", full)
+    monkeypatch.setattr(checkpoint, "save", full)
     job = make_job(small_plan())
     with pytest.raises(OSError, match="No space left"):
         train(job)
