@@ -14,31 +14,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conf.choices import Positions
+from conf.choices import Attention, Positions
 from preflight.params import head_dim, n_positions
 from preflight.plan import Checkpointing, ModelPlan, TrainerPlan
 from trainers.layers import MLP as MLP
 from trainers.layers import Block, make_norm, rotation
+from trainers.loss import IGNORED as IGNORED
+from trainers.loss import chunked_loss
 from trainers.recompute import run_block
 
 INIT_STD = 0.02  # Radford et al. 2018, section 4.1
-IGNORED = -1  # a target that does not count
 
 
 class GPT(nn.Module):
     """Token ids in; the loss (with targets) or the next token's logits (without) out."""
 
     def __init__(
-        self, model: ModelPlan, sequence_length: int, checkpointing: Checkpointing = Checkpointing.none
+        self,
+        model: ModelPlan,
+        sequence_length: int,
+        checkpointing: Checkpointing = Checkpointing.none,
+        attention: Attention = Attention.sdpa,
+        loss_chunk_tokens: int = 0,
     ) -> None:
         super().__init__()
         self.sequence_length, self.dropout = sequence_length, model.dropout
-        self.checkpointing = checkpointing
+        self.checkpointing, self.loss_chunk_tokens = checkpointing, loss_chunk_tokens
         self.rotates, self.theta, self.head_dim = model.positions is Positions.rotary, model.rope_theta, head_dim(model)
         parts = {"wte": nn.Embedding(model.vocab_size, model.n_embd)}
         if not self.rotates:
             parts["wpe"] = nn.Embedding(n_positions(model, sequence_length), model.n_embd)
-        blocks = nn.ModuleList(Block(model) for _ in range(model.n_layer))
+        blocks = nn.ModuleList(Block(model, attention) for _ in range(model.n_layer))
         self.transformer = nn.ModuleDict({**parts, "h": blocks, "ln_f": make_norm(model)})
         self.lm_head = nn.Linear(model.n_embd, model.vocab_size, bias=False)
         if model.tied_head:
@@ -68,6 +74,8 @@ class GPT(nn.Module):
         x = self.transformer["ln_f"](x)
         if targets is None:
             return self.lm_head(x[:, -1])
+        if self.loss_chunk_tokens:
+            return chunked_loss(x.flatten(0, 1), self.lm_head.weight, targets.flatten(), self.loss_chunk_tokens)
         logits = self.lm_head(x)  # (B, T, V): the largest tensor of all, freed when backward has used it
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1), ignore_index=IGNORED)
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conf.choices import Activation, Norm
+from conf.choices import Activation, Attention, Norm
 from preflight.params import head_dim, kv_dim, q_dim
 from preflight.plan import ModelPlan
+from trainers.attention import causal_attention
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (T, D) each
 
@@ -44,10 +45,9 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
 class CausalSelfAttention(nn.Module):
     """Every position looks at itself and at what came before."""
 
-    def __init__(self, model: ModelPlan) -> None:
+    def __init__(self, model: ModelPlan, kind: Attention) -> None:
         super().__init__()
-        self.dropout, self.head_dim = model.dropout, head_dim(model)
-        self.is_grouped = model.n_kv_head != model.n_head
+        self.kind, self.dropout, self.head_dim = kind, model.dropout, head_dim(model)
         self.widths = {"query": q_dim(model), "key": kv_dim(model), "value": kv_dim(model)}
         self.c_attn = nn.Linear(model.n_embd, sum(self.widths.values()), bias=model.qkv_bias)  # q, k, v in one matmul
         self.c_proj = nn.Linear(q_dim(model), model.n_embd, bias=model.bias)
@@ -63,13 +63,8 @@ class CausalSelfAttention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H, T, D)
         if by is not None:
             q, k = rotate(q, by), rotate(k, by)
-        y = F.scaled_dot_product_attention(
-            q, k, v,
-            is_causal=True,
-            dropout_p=self.dropout if self.training else 0.0,
-            enable_gqa=self.is_grouped,
-        )  # fmt: skip
-        y = self.c_proj(y.transpose(1, 2).reshape(B, T, -1))  # heads side by side again
+        y = causal_attention(self.kind, q, k, v, self.dropout if self.training else 0.0)  # heads side by side again
+        y = self.c_proj(y)
         return F.dropout(y, self.dropout, self.training)
 
 
@@ -101,10 +96,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Attention, then MLP, each added to the residual stream."""
 
-    def __init__(self, model: ModelPlan) -> None:
+    def __init__(self, model: ModelPlan, attention: Attention) -> None:
         super().__init__()
         self.ln_1 = make_norm(model)
-        self.attn = CausalSelfAttention(model)
+        self.attn = CausalSelfAttention(model, attention)
         self.ln_2 = make_norm(model)
         self.mlp = MLP(model)
 
