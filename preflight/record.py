@@ -19,8 +19,9 @@ from preflight.actual import Actual, flat_actual
 from preflight.bill import Bill
 from preflight.estimate import estimate
 from preflight.flat import flat_estimate
+from preflight.ledger_line import LEDGER_VERSION, sound_line
 from preflight.plan import NO_CALIBRATION, RunPlan
-from preflight.planfile import SCHEMA_VERSION, to_jsonable
+from preflight.planfile import to_jsonable
 
 LEDGER_NAME = "ledger.jsonl"
 LOCK_TIMEOUT_SECONDS = 5.0
@@ -53,7 +54,7 @@ def make_record(
     """The line as an object; `raw` is the estimate without calibration, so that its own error can be followed."""
     plan = bill.plan
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": LEDGER_VERSION,
         "run_id": run_dir.name if run_dir else f"{plan.created_at}-{plan.name}",
         "name": plan.name,
         "created_at": plan.created_at,
@@ -164,15 +165,10 @@ def read_ledger(place: Path, n_last: int | None = None) -> Ledger:
 def _parse(line: bytes) -> dict[str, Any] | str:
     """The record, or why it is not one."""
     try:
-        record = json.loads(line)
-    except ValueError:  # UnicodeDecodeError is one
+        document = json.loads(line)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is the first
         return "not JSON (a write was cut short)"
-    if not isinstance(record, dict) or not isinstance(record.get("plan"), dict) or "schema_version" not in record:
-        return "not a record of ours"
-    version = record["schema_version"]
-    if version != SCHEMA_VERSION:
-        return f"schema_version {version}, this program reads {SCHEMA_VERSION}"
-    return record
+    return sound_line(document)
 
 
 def _raw(plan: RunPlan) -> dict[str, Any]:
@@ -185,10 +181,11 @@ def _raw(plan: RunPlan) -> dict[str, Any]:
 def _tracking(run_dir: Path | None) -> dict[str, Any] | None:
     """The tracked run's id and how it went, as the trainer left it; None: not tracked."""
     path = run_dir / "tracking.json" if run_dir else None
-    if path is None or not path.exists():
+    try:
+        note = json.loads(path.read_text())["tracking"] if path else None
+    except (OSError, ValueError, KeyError, TypeError):  # none, or a full disk has cut it short
         return None
-    note: dict[str, Any] = json.loads(path.read_text())["tracking"]
-    return note
+    return note if isinstance(note, dict) else None
 
 
 def _versions(plan: RunPlan, actual: Actual | None) -> dict[str, str | None]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log
+from dataclasses import MISSING, dataclass, fields, replace
+from math import log
 from typing import Any
 
 from conf.choices import TrackingBackend
 from preflight.actual import is_whole
 from preflight.calibration.evidence import Observation, Spread, factor_from, sound_numbers
+from preflight.calibration.likeness import key_of, likeness
 from preflight.calibration.memory_fit import memory_factors
 from preflight.duration import (
     checkpoint_seconds,
@@ -26,7 +27,6 @@ from preflight.duration import (
 )
 from preflight.hw_plan import CardKind
 from preflight.memory.peak import estimate_memory
-from preflight.params import count_params
 from preflight.plan import NO_CALIBRATION, Calibration, Factor, ModelPlan, RunPlan, TrainerPlan
 from preflight.planfile import from_jsonable, to_jsonable
 from preflight.rates import watts_of
@@ -58,9 +58,6 @@ WALL_LEAVES = {
 }
 EXACTLY_TIMED = ("watts", "shutdown_seconds")  # without a process to start or kernels to load
 ABSOLUTES = ("startup_seconds", "compile_seconds", "shutdown_seconds", "watts")
-MAX_LIKENESS = 0.7  # of two plans that are not the same: some of the formula's error is of a single shape
-# Plans are alike when their sizes are: distances of logarithms, in units of these.
-LIKENESS_SCALES = {"params": log(4), "tokens_per_pass": log(4), "sequence": log(4), "passes": log(8), "ranks": log(2)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,20 +115,22 @@ def _matches(record: Mapping[str, Any], wanted: tuple[Any, ...]) -> bool:
 
 def _runs(plan: RunPlan, records: Sequence[Mapping[str, Any]]) -> list[Run]:
     """Plans are compared without their lengths and intervals; equal ones are worked out once."""
-    mine = _key(to_jsonable(plan))
-    plans: dict[str, RunPlan] = {}
+    mine = key_of(plan)
+    known: dict[str, tuple[RunPlan, str, float] | None] = {}
     runs = []
     for record in records:
         identity = json.dumps([record["plan"]["model"], record["plan"]["trainer"], _world(record["plan"])])
-        if identity not in plans:
-            plans[identity] = _plan_of(record["plan"], plan)
-        key = _key(record["plan"])
+        if identity not in known:
+            known[identity] = _understood(record["plan"], plan, mine)
+        found = known[identity]
+        if found is None:
+            continue
         actual = sound_numbers(record["actual"])
         runs.append(
             Run(
-                plan=plans[identity],
-                key=key,
-                likeness=1.0 if key == mine else MAX_LIKENESS * _likeness(plans[identity], plan),
+                plan=found[0],
+                key=found[1],
+                likeness=found[2],
                 actual=actual,
                 first_step=int(actual.get("first_step", 0)),
                 n_steps_done=int(actual["n_steps_done"]),
@@ -140,49 +139,38 @@ def _runs(plan: RunPlan, records: Sequence[Mapping[str, Any]]) -> list[Run]:
     return runs
 
 
+def _understood(stored: Mapping[str, Any], plan: RunPlan, mine: str) -> tuple[RunPlan, str, float] | None:
+    """Plan, key and likeness; None for a plan that the sums cannot take (no head divides its width, say)."""
+    try:
+        theirs = _plan_of(stored, plan)
+        key = key_of(theirs)
+        estimate_memory(theirs)
+        estimate_step_time(theirs)
+        return theirs, key, 1.0 if key == mine else likeness(theirs, plan)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return None
+
+
 def _world(plan: Mapping[str, Any]) -> tuple[int, int, str]:
     return plan["hw"]["n_nodes"], plan["hw"]["n_gpus_per_node"], plan["tracking"]["backend"]
 
 
-def _key(plan: Mapping[str, Any]) -> str:
-    """What makes a plan the same as far as one step goes."""
-    shape = {name: value for name, value in plan["model"].items() if name not in ("name", "tokenizer")}
-    names = ("micro_batch_size", "grad_accum_steps", "sequence_length", "activation_checkpointing", "grad_clip")
-    trainer = [plan["trainer"][name] for name in names]
-    return json.dumps([shape, trainer, _world(plan)[:2]], sort_keys=True)
-
-
 def _plan_of(stored: Mapping[str, Any], plan: RunPlan) -> RunPlan:
-    """The recorded plan on the card as it is known today; fields that it did not have yet are the plan's own."""
-    today = to_jsonable(plan)
+    """The recorded plan on the card as it is known today; fields that it did not have yet are at their defaults."""
     n_nodes, n_gpus_per_node, tracking = _world(stored)
     return replace(
         plan,
-        model=from_jsonable(ModelPlan, today["model"] | stored["model"]),
-        trainer=from_jsonable(TrainerPlan, today["trainer"] | stored["trainer"]),
+        model=from_jsonable(ModelPlan, stored["model"]),
+        trainer=from_jsonable(TrainerPlan, _required(plan.trainer) | stored["trainer"]),
         hw=replace(plan.hw, n_nodes=n_nodes, n_gpus_per_node=n_gpus_per_node),
         tracking=replace(plan.tracking, backend=TrackingBackend[tracking]),
     )
 
 
-def _likeness(one: RunPlan, other: RunPlan) -> float:
-    """A Gaussian of the distance between two plans' sizes: 1 when they are equal."""
-    a, b = _sizes(one), _sizes(other)
-    squares = sum((log(a[name] / b[name]) / scale) ** 2 for name, scale in LIKENESS_SCALES.items())
-    if one.trainer.activation_checkpointing is not other.trainer.activation_checkpointing:
-        squares += 1.0
-    return exp(-squares / 2)
-
-
-def _sizes(plan: RunPlan) -> dict[str, int]:
-    trainer = plan.trainer
-    return {
-        "params": count_params(plan.model, trainer.sequence_length).total,
-        "tokens_per_pass": trainer.micro_batch_size * trainer.sequence_length,
-        "sequence": trainer.sequence_length,
-        "passes": trainer.grad_accum_steps,
-        "ranks": plan.hw.world_size,
-    }
+def _required(trainer: TrainerPlan) -> dict[str, Any]:
+    """The fields without a default, for records that lack one."""
+    stored = to_jsonable(trainer)
+    return {field.name: stored[field.name] for field in fields(TrainerPlan) if field.default is MISSING}
 
 
 def _step_factor(runs: Sequence[Run], elsewhere: str) -> Factor | None:

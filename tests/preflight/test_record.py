@@ -22,14 +22,23 @@ from preflight import record as ledger
 from preflight.actual import Actual, flat_actual
 from preflight.bill import make_bill
 from preflight.flat import flat_estimate
+from preflight.ledger_line import LEDGER_VERSION
 from preflight.plan import Calibration, Factor, RunPlan
-from preflight.planfile import from_jsonable, write_json
+from preflight.planfile import from_jsonable, to_jsonable, write_json
+from tests.conftest import build_plan
 
 MakePlan = Callable[..., RunPlan]
 
 
+PLAN = to_jsonable(build_plan(model="tiny", card="cpu"))
+
+
 def line(name: str, **extra: Any) -> dict[str, Any]:
-    return {"schema_version": 1, "run_id": name, "plan": {"name": name}, **extra}
+    """A refused run of today's version."""
+    return {
+        "schema_version": LEDGER_VERSION, "run_id": name, "name": "tiny", "created_at": "2026-11-30T12:00:00+00:00",
+        "decision": "refuse", "exit_code": 3, "plan": PLAN, "estimate": {}, "actual": None, **extra,
+    }  # fmt: skip
 
 
 def names(place: Path) -> list[str]:
@@ -99,7 +108,7 @@ def test_foreign_lines_and_other_schemas_are_skipped_with_their_line_number(tmp_
     assert [warning.split(" line ")[1] for warning in read.warnings] == [
         "1 skipped: not a record of ours",
         "2 skipped: not a record of ours",
-        "4 skipped: schema_version 99, this program reads 1",
+        "4 skipped: schema_version 99 is of a newer preflight; this one reads up to 2",
     ]
 
 
