@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.choices import Activation, Norm, Positions
+from conf.choices import Activation, AdapterTargets, Norm, Positions
 from preflight.plan import ModelPlan
 
 
@@ -88,6 +88,22 @@ def matmul_params(model: ModelPlan) -> int:
     """Weights that take part in a matmul, the head included though tied; embeddings are look-ups, norms elementwise."""
     attention, mlp = layer_matmul_params(model)
     return model.n_layer * (attention + mlp) + model.vocab_size * model.n_embd
+
+
+def adapter_widths(model: ModelPlan, targets: AdapterTargets) -> list[tuple[int, int]]:
+    """Inputs and outputs of what gets a low-rank update in one layer; queries, keys and values have one each."""
+    width, queries, keys = model.n_embd, q_dim(model), kv_dim(model)
+    if targets is AdapterTargets.query_value:
+        return [(width, queries), (width, keys)]
+    attention = [(width, queries), (width, keys), (width, keys), (queries, width)]
+    if targets is AdapterTargets.attention:
+        return attention
+    return [*attention, *[(width, model.d_ff)] * (n_mlp_matrices(model) - 1), (model.d_ff, width)]
+
+
+def adapter_params(model: ModelPlan, targets: AdapterTargets, rank: int) -> int:
+    """Weights of all low-rank updates: rank x (input + output) each (Hu et al. 2021)."""
+    return model.n_layer * rank * sum(map(sum, adapter_widths(model, targets)))
 
 
 def _layer_bias_params(model: ModelPlan) -> tuple[int, int]:

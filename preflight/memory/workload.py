@@ -12,7 +12,7 @@ from typing import NamedTuple
 from conf.choices import Adapter, AdapterTargets, Attention, Optimizer, OptimizerKernel, Parallel
 from preflight.hw_plan import CardKind
 from preflight.memory.numerics import FP32_BYTES, Numerics, numerics_of
-from preflight.params import kv_dim, q_dim
+from preflight.params import adapter_params, adapter_widths
 from preflight.plan import Checkpointing, ModelPlan, RunPlan, TrainerPlan
 
 # bitsandbytes' NF4 (Dettmers et al. 2023, arXiv:2305.14314): half a byte a weight, an fp32 scale for every 64.
@@ -139,16 +139,10 @@ def _adapters(model: ModelPlan, trainer: TrainerPlan, numerics: Numerics) -> Ada
 @cache
 def adapters_of(model: ModelPlan, targets: AdapterTargets, rank: int, adapter: Adapter, compute: int) -> Adapters:
     """Frozen weights are kept in the matmuls' type."""
-    inputs_and_outputs = [(model.n_embd, q_dim(model) + 2 * kv_dim(model))]
-    if targets is not AdapterTargets.query_value:
-        inputs_and_outputs.append((q_dim(model), model.n_embd))
     is_linear = targets is AdapterTargets.linear
-    if is_linear:
-        n_up = 2 if model.activation.name == "swiglu" else 1
-        inputs_and_outputs += [(model.n_embd, model.d_ff)] * n_up + [(model.d_ff, model.n_embd)]
     return Adapters(
-        n_params=model.n_layer * rank * sum(map(sum, inputs_and_outputs)),
-        n_ranks=rank * len(inputs_and_outputs),
+        n_params=adapter_params(model, targets, rank),
+        n_ranks=rank * len(adapter_widths(model, targets)),
         frozen=NF4_BYTES_PER_WEIGHT if adapter is Adapter.qlora else compute,
         frozen_rest=compute,
         needs_norm_output=True,
