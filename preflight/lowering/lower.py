@@ -1,9 +1,8 @@
-"""The three lowerings: batch, precision, model; the least that satisfies every budget.
+"""The lowerings - batch, precision, model, and the rungs between them that are switched on - and the one raising.
 
-The search is exact over the rungs. Candidates come in the order of how little they change - the model first, then the
-precision, then the micro-batch - and the first one that keeps every budget wins; for each model and precision the
-micro-batch is the largest that fits, so the batch goes back up when the precision drops. A smaller batch cures memory
-only, so it is never taken for hours or money. `tokens_per_step`, the learning rate, the data and the vocabulary stay.
+A plan that fits is left alone. Else the least lowering that keeps every budget is taken (`preflight.lowering.search`),
+among the rungs that configuration and consent allow; `tokens_per_step`, the learning rate, the data and the vocabulary
+stay. When there is none, the answer is no, with what would help.
 """
 
 from __future__ import annotations
@@ -14,14 +13,19 @@ from dataclasses import dataclass, replace
 from conf.choices import PolicyChoice
 from preflight.cost import estimate_cost
 from preflight.estimate import Estimate, estimate
-from preflight.hw_plan import Card, CardKind, HwPlan
+from preflight.hw_plan import HwPlan
+from preflight.lowering.levels import BATCH, EVERY_RUNG, MODEL
+from preflight.lowering.raising import Faster, faster_batch, raised
 from preflight.lowering.rungs import changes_between
+from preflight.lowering.search import Search
 from preflight.memory.peak import estimate_memory
-from preflight.plan import ModelPlan, Precision, RunPlan, valid_micro_batch_sizes
-from preflight.verdict.fitting import at_micro_batch_size, fits_memory, largest_fitting
-from preflight.verdict.judge import Change, Violation, broken_budgets, violations
+from preflight.plan import RunPlan, valid_micro_batch_sizes
+from preflight.verdict.fitting import fits_memory, largest_fitting
+from preflight.verdict.judge import Change, Violation, violations
+from preflight.verdict.needs import BUDGET_WORDS, broken_budgets
 
-BATCH, PRECISION, MODEL = "batch", "precision", "model"
+EVERYTHING = frozenset(EVERY_RUNG)
+EVERY_BUDGET = frozenset(BUDGET_WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,23 +38,30 @@ class Lowered:
     changes: tuple[Change, ...]
     violations: tuple[Violation, ...]  # of the plan as asked when nothing helps
     would_help: tuple[Change, ...]  # what policy or consent forbids but would make it a yes
+    faster: Faster | None = None  # a larger batch that was not asked for
 
 
 def lower(plan: RunPlan) -> Lowered:
-    """A plan that fits comes back untouched."""
+    """A plan that fits comes back untouched, unless it asks for a larger batch."""
     asked = estimate(plan)
     broken = broken_budgets(plan, asked)
     untouched = Lowered(plan=plan, estimate=asked, asked_estimate=asked, changes=(), violations=(), would_help=())
     if not broken:
-        return untouched
+        return _with_a_larger_batch(untouched, plan)
+    search = Search(plan)
     if plan.lowering.policy is PolicyChoice.auto:
-        found = _least_lowering(plan, allowed_rungs(plan))
+        found = search.first(allowed_rungs(plan), EVERY_BUDGET)
         if found is not None:
-            changes = changes_between(plan, asked, *found, broken)
-            return replace(untouched, plan=found[0], estimate=found[1], changes=changes)
-    stands = violations(plan, asked, _fitting(plan))
-    helps = _would_help(plan, asked, broken) if plan.lowering.policy is not PolicyChoice.off else ()
-    return replace(untouched, violations=stands, would_help=helps)
+            changes = changes_between(plan, asked, found.plan, found.estimate, broken)
+            lowered = replace(untouched, plan=found.plan, estimate=found.estimate, changes=changes)
+            return _with_a_larger_batch(lowered, plan)
+    if plan.lowering.policy is PolicyChoice.off:
+        return replace(untouched, violations=violations(plan, asked))
+    return replace(
+        untouched,
+        violations=violations(plan, asked, _fitting(search), lambda budget: _nearest(search, asked, {budget})),
+        would_help=_nearest(search, asked, EVERY_BUDGET),
+    )
 
 
 def settle(plan: RunPlan, machines: Iterable[HwPlan]) -> Iterator[tuple[RunPlan, Estimate, tuple[str, ...]]]:
@@ -65,8 +76,8 @@ def settle(plan: RunPlan, machines: Iterable[HwPlan]) -> Iterator[tuple[RunPlan,
         broken = broken_budgets(*here)
         if broken and plan.lowering.policy is PolicyChoice.auto:
             if others is None:
-                candidates = _candidates(plan, allowed_rungs(plan))
-                others = [(candidate, estimate(candidate)) for candidate in candidates if candidate != plan]
+                candidates = Search(plan).candidates(allowed_rungs(plan))
+                others = [(one.plan, one.estimate) for one in candidates if one.plan != plan]
             lowered = [_from_provider(*other, hw) for other in others]
             fallback = here if fits_memory(here[1].memory) or not lowered else lowered[0]
             here = next((one for one in lowered if not broken_budgets(*one)), fallback)
@@ -80,9 +91,9 @@ def _from_provider(plan: RunPlan, worked_out: Estimate, hw: HwPlan) -> tuple[Run
 
 
 def allowed_rungs(plan: RunPlan) -> frozenset[str]:
-    """What `lowering.keep` leaves, and the model only with consent."""
-    rungs = {BATCH, PRECISION, MODEL} if plan.lowering.allow_model else {BATCH, PRECISION}
-    return frozenset(rungs - set(plan.lowering.keep))
+    """Those of `lowering.rungs` that `lowering.keep` leaves, and the model only with consent."""
+    consented = set(plan.lowering.rungs) if plan.lowering.allow_model else set(plan.lowering.rungs) - {MODEL}
+    return frozenset(consented - set(plan.lowering.keep))
 
 
 def largest_micro_batch(plan: RunPlan) -> int | None:
@@ -92,69 +103,34 @@ def largest_micro_batch(plan: RunPlan) -> int | None:
     return largest_fitting(plan, valid_micro_batch_sizes(plan.trainer, plan.hw.world_size))
 
 
-def lower_precisions(asked: Precision, card: Card) -> tuple[Precision, ...]:
-    """fp32 -> tf32 (time only) -> bf16 where the hardware has it, else fp16 on tensor cores of the 7.x generation."""
-    capability = card.compute_capability or 0.0
-    chain = []
-    if card.kind is CardKind.cuda and capability >= 8.0:  # TF32 tensor cores came with Ampere
-        chain.append(Precision.tf32)
-    if card.has_bf16:
-        chain.append(Precision.bf16)
-    elif card.kind is CardKind.cuda and 7.0 <= capability < 8.0:
-        chain.append(Precision.fp16)
-    order = (Precision.fp32, Precision.tf32, Precision.bf16, Precision.fp16)
-    if asked in (Precision.bf16, Precision.fp16):
-        return ()
-    return tuple(precision for precision in chain if order.index(precision) > order.index(asked))
+def _with_a_larger_batch(found: Lowered, asked: RunPlan) -> Lowered:
+    """Offered, or applied with `lowering.raise_batch=true`; a batch that is kept is neither."""
+    if BATCH in found.plan.lowering.keep:
+        return found
+    faster = faster_batch(found.plan, found.estimate)
+    if faster is None or not found.plan.lowering.raise_batch:
+        return replace(found, faster=faster)
+    others = tuple(change for change in found.changes if change.rung != BATCH)
+    change = raised(asked, faster)
+    return replace(found, plan=faster.plan, estimate=faster.estimate, changes=(*others, change))
 
 
-def _least_lowering(plan: RunPlan, rungs: frozenset[str]) -> tuple[RunPlan, Estimate] | None:
-    for candidate in _candidates(plan, rungs):
-        candidate_estimate = estimate(candidate)
-        if not broken_budgets(candidate, candidate_estimate):
-            return candidate, candidate_estimate
-    return None
-
-
-def _candidates(plan: RunPlan, rungs: frozenset[str]) -> Iterator[RunPlan]:
-    """Least lowering first; one a model and precision, with the largest micro-batch that fits, up to the asked one."""
-    asked_size = plan.trainer.micro_batch_size
-    sizes = [asked_size]
-    if BATCH in rungs:
-        valid = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
-        sizes = [size for size in valid if size < asked_size] + [asked_size]
-    for model in _models(plan, rungs):
-        for precision in _precisions(plan, rungs):
-            shaped = replace(plan, model=model, trainer=replace(plan.trainer, precision=precision))
-            size = largest_fitting(shaped, sizes)
-            if size is not None:
-                yield at_micro_batch_size(shaped, size)
-
-
-def _models(plan: RunPlan, rungs: frozenset[str]) -> tuple[ModelPlan, ...]:
-    """The vocabulary belongs to the data: a smaller model keeps it."""
-    smaller = plan.lowering.smaller_models if MODEL in rungs else ()
-    return (plan.model, *(model for model in smaller if model.vocab_size == plan.model.vocab_size))
-
-
-def _precisions(plan: RunPlan, rungs: frozenset[str]) -> tuple[Precision, ...]:
-    asked = plan.trainer.precision
-    return (asked, *lower_precisions(asked, plan.hw.card)) if PRECISION in rungs else (asked,)
-
-
-def _fitting(plan: RunPlan) -> RunPlan:
+def _fitting(search: Search) -> RunPlan:
     """The plan that would run if only memory counted: fewer tokens and more hours are worked out for it."""
+    plan = search.plan
     rungs = allowed_rungs(plan) if plan.lowering.policy is PolicyChoice.auto else frozenset[str]()
-    return next(_candidates(plan, rungs), plan)
+    fitting = next(search.candidates(rungs), None)
+    return plan if fitting is None else fitting.plan
 
 
-def _would_help(plan: RunPlan, asked: Estimate, broken: tuple[str, ...]) -> tuple[Change, ...]:
+def _nearest(search: Search, asked: Estimate, budgets: Iterable[str]) -> tuple[Change, ...]:
     """The least lowering if everything were allowed, each change with the override that makes it."""
-    found = _least_lowering(plan, frozenset((BATCH, PRECISION, MODEL)))
+    found = search.first(EVERYTHING, frozenset(budgets))
     if found is None:
         return ()
-    changes = changes_between(plan, asked, *found, broken)
-    return tuple(replace(change, pin=_override(plan, change)) for change in changes)
+    broken = [budget for budget in broken_budgets(search.plan, asked) if budget in budgets]
+    changes = changes_between(search.plan, asked, found.plan, found.estimate, broken)
+    return tuple(replace(change, pin=_override(search.plan, change)) for change in changes)
 
 
 def _override(plan: RunPlan, change: Change) -> str:
@@ -164,6 +140,8 @@ def _override(plan: RunPlan, change: Change) -> str:
     overrides = ["lowering.allow_model=true"]
     if plan.lowering.policy is not PolicyChoice.auto:
         overrides.insert(0, "lowering.policy=auto")
+    if MODEL not in plan.lowering.rungs:
+        overrides.append(f"lowering.rungs=[{','.join([*plan.lowering.rungs, MODEL])}]")
     if MODEL in plan.lowering.keep:
         overrides.append(f"lowering.keep=[{','.join(rung for rung in plan.lowering.keep if rung != MODEL)}]")
     return " ".join(overrides)

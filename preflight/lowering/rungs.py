@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from preflight.estimate import Estimate
+from preflight.lowering.levels import (
+    CHECKPOINTING,
+    EVERY_RUNG,
+    FIELDS,
+    LOSS_CHUNK,
+    OPTIMIZER,
+    SHARDING,
+    value_of,
+    with_asked,
+)
 from preflight.memory.peak import estimate_memory
 from preflight.plan import Precision, RunPlan
 from preflight.step_time.step import estimate_step_time
 from preflight.units import format_bytes, format_count, format_seconds
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
 from preflight.verdict.judge import Change
+from preflight.verdict.needs import BUDGET_WORDS
 
-BUDGET_WORDS = {
-    "memory": "memory",
-    "hours": "hours",
-    "deadline": "deadline",
-    "cost_usd": "money",
-    "energy_kwh": "energy",
+# What stays and what does not, of the rungs that people switch on.
+OPTIONAL_EFFECTS = {
+    LOSS_CHUNK: "the same sums, fewer logits at a time",
+    CHECKPOINTING: "the same sums, made again in the backward pass",
+    SHARDING: "the same sums, the ranks exchange what they share",
+    OPTIMIZER: "Adam's moments in 8 bits: nearly the same steps",
 }
 
 
 def changes_between(
-    asked: RunPlan, asked_estimate: Estimate, new: RunPlan, new_estimate: Estimate, broken: tuple[str, ...]
+    asked: RunPlan, asked_estimate: Estimate, new: RunPlan, new_estimate: Estimate, broken: Collection[str]
 ) -> tuple[Change, ...]:
-    """Model, precision, batch: the gravest first."""
-    budgets = " and ".join(BUDGET_WORDS[budget] for budget in broken)
+    """Model, precision, the optional rungs, batch: the gravest first."""
+    budgets = " and ".join(word for budget, word in BUDGET_WORDS.items() if budget in broken)
+    optional = (rung for rung in reversed(EVERY_RUNG) if rung in OPTIONAL_EFFECTS)
     return (
         *_model_change(asked, asked_estimate, new, new_estimate, budgets),
         *_precision_change(asked, new, new_estimate, budgets),
+        *(change for rung in optional for change in _optional_change(rung, asked, new, new_estimate, budgets)),
         *_batch_change(asked, asked_estimate, new, new_estimate),
     )
+
+
+def _optional_change(rung: str, asked: RunPlan, new: RunPlan, new_estimate: Estimate, budgets: str) -> Iterator[Change]:
+    """What one field alone saves and costs: the plan that runs against the same with the old value."""
+    old, value = value_of(asked, rung), value_of(new, rung)
+    if old == value:
+        return
+    before = with_asked(new, asked, rung)
+    saved = estimate_memory(before).device.mid - new_estimate.memory.device.mid
+    effects = [f"{format_bytes(saved)} less a rank"] if saved > 0 else []
+    old_step, new_step = estimate_step_time(before).seconds, new_estimate.step.seconds
+    if old_step is not None and new_step is not None:
+        effects.append(f"a step takes {format_seconds(new_step.mid)} instead of {format_seconds(old_step.mid)}")
+    reason = f"over {budgets}: {', '.join([*effects, OPTIONAL_EFFECTS[rung]])}"
+    pin = f"lowering.keep=[{rung}]"
+    yield Change(rung=rung, field=FIELDS[rung], old=old, new=value, reason=reason, pin=pin)
 
 
 def _model_change(

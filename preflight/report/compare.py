@@ -18,14 +18,15 @@ from preflight.band import Band
 from preflight.catalog import is_current
 from preflight.compare import Comparison, Row
 from preflight.errors import ExitCode
+from preflight.money import USD, format_money
 from preflight.planfile import SCHEMA_VERSION
 from preflight.report.words import UNKNOWN
-from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds, format_usd
+from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds
+from preflight.verdict.needs import BUDGET_WORDS
 
 N_ROWS = 24
 WIDTH = 100
 LAYOUT = "{rank:>3} {front:1} {hw:<16} {offer:<20} {time:>9} {money:>8} {kwh:>7} {co2:>6}  {note}"
-BUDGET_WORDS = {"hours": "hours", "deadline": "deadline", "cost_usd": "money", "energy_kwh": "energy"}
 BY_WORDS = {CompareBy.cost: "money", CompareBy.time: "time", CompareBy.energy: "energy"}
 
 
@@ -126,7 +127,8 @@ def _time(row: Row) -> str:
 
 
 def _money(row: Row) -> str:
-    return UNKNOWN if row.usd is None else format_usd(row.usd.mid)
+    money = row.plan.budget.money if row.plan is not None else USD
+    return UNKNOWN if row.usd is None else format_money(row.usd.mid, money)
 
 
 def _amount(band: Band | None) -> str:
@@ -155,7 +157,7 @@ def _foot(comparison: Comparison) -> list[str]:
     dates = [row.plan.hw.offer.as_of for row in comparison.rows if row.plan is not None and row.plan.hw.offer.source]
     notes = ["* no other is both cheaper and faster."]
     if comparison.options.spot:
-        notes.append("Spot machines may be taken away: restarts are not counted.")
+        notes.append("Spot machines may be taken away: the restarts to expect are counted, waiting is not.")
     notes.append(f"Middles of the bands; the bill of one, with its band: hw={comparison.rows[0].hw} dry_run=true.")
     if dates:
         notes.append(f"Prices of {min(dates)} to {max(dates)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from conf.choices import PolicyChoice
 from preflight.bill import Bill
 from preflight.errors import ExitCode
-from preflight.lowering.rungs import BUDGET_WORDS
+from preflight.money import format_money, rate_words
 from preflight.report.words import (
     UNKNOWN,
     bytes_with_band,
@@ -18,8 +18,9 @@ from preflight.report.words import (
     significant,
     usd_with_band,
 )
-from preflight.units import format_bytes, format_count, format_seconds, format_usd
+from preflight.units import format_bytes, format_count, format_seconds
 from preflight.verdict.judge import Change, Decision, Finding, Severity, Violation
+from preflight.verdict.needs import BUDGET_WORDS
 
 N_FINDINGS = 3
 NOTABLE_FRACTION = 0.05  # smaller things do not earn a place on the one screen
@@ -47,7 +48,7 @@ def verdict_line(bill: Bill) -> str:
     plan, wall, cost = bill.plan, bill.estimate.wall.seconds, bill.estimate.cost.cost_usd
     word = _verdict_word(bill)
     time = UNKNOWN + " time" if wall is None else format_seconds(wall.mid)
-    money = UNKNOWN + " cost" if cost is None else format_usd(cost.mid)
+    money = UNKNOWN + " cost" if cost is None else format_money(cost.mid, plan.budget.money)
     over = ", ".join(BUDGET_WORDS[violation.budget] for violation in _refused(bill))
     line = folded(
         word, f"{plan.model.name} on {machine_words(plan.hw)}: {time}, {money}" + (f"; over: {over}" if over else "")
@@ -102,8 +103,9 @@ def _besides(bill: Bill) -> str:
 
 def money_lines(bill: Bill) -> list[str]:
     """The price with its offer and date, and the other reading of it."""
-    cost = bill.estimate.cost
-    lines = [folded("money", f"{usd_with_band(cost.cost_usd)}; {cost.rates.basis}")]
+    cost, money = bill.estimate.cost, bill.plan.budget.money
+    rate = f"; {rate_words(money)}" if rate_words(money) else ""
+    lines = [folded("money", f"{usd_with_band(cost.cost_usd, money)}; {cost.rates.basis}{rate}")]
     return [*lines, folded("", cost.alternative)] if cost.alternative else lines
 
 

@@ -1,33 +1,35 @@
-"""Go or no: the estimate held against the budgets.
-
-Memory is judged on the band's high edge, since running out ends a run; hours, money and energy on the middle, or on
-the high edge with `budget.judge_on=high`. What is unknown cannot pass a budget of money or energy; unknown hours are
-a warning, because a run can be watched and stopped.
-"""
+"""Go or no: the needs of the estimate held against the budgets, each violation with its cures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from conf.choices import JudgeOn
-from preflight.band import Band
 from preflight.estimate import Estimate
 from preflight.estimate import estimate as work_out
 from preflight.plan import RunPlan
-from preflight.units import SECONDS_PER_HOUR, format_bytes, format_kwh, format_usd
-from preflight.verdict.fitting import fits_memory
-from preflight.verdict.remedies import (
+from preflight.units import format_bytes
+from preflight.verdict.needs import (
+    IN_BYTES,
+    IN_HOURS,
+    ROOM_BUDGETS,
     Need,
+    amount,
+    needs_of,
+    path_and_value,
+    path_of,
+)
+from preflight.verdict.remedies import (
     hours_remedy,
     memory_message,
     memory_remedy,
+    room_remedy,
     rounded_up,
     spending_remedy,
     unknown_remedy,
 )
-
-IN_HOURS = ("hours", "deadline")
 
 
 class Decision(Enum):
@@ -48,26 +50,27 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """One budget that the plan breaks."""
-
-    budget: str  # memory | hours | deadline | cost_usd | energy_kwh
-    need: float | None  # base unit of the budget: bytes, hours, USD, kWh; None: unknown
-    limit: float
-    message: str  # one line with path, value, limit
-    fix: str  # overrides that work, "" when there is none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One thing that lowering changed, or would."""
 
-    rung: str  # batch | precision | model
+    rung: str  # batch | precision | model | ...
     field: str  # trainer.micro_batch_size
     old: str
     new: str
     reason: str
     pin: str  # the override that protects the old value; of a change not made: the override that makes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One budget that the plan breaks."""
+
+    budget: str  # memory | hours | deadline | cost_usd | energy_kwh | disk | host_memory
+    need: float | None  # base unit of the budget: bytes, hours, USD, kWh; None: unknown
+    limit: float
+    message: str  # one line with path, value, limit
+    fix: str  # overrides that work, "" when there is none
+    nearest: tuple[Change, ...] = ()  # the least lowering that keeps this budget, each change with its override
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +95,25 @@ class Verdict:
     would_help: tuple[Change, ...] = ()  # of a refusal: what policy or consent forbids but would make it a yes
 
 
-def judged(band: Band, judge_on: JudgeOn) -> float:
-    """The edge that a budget is held against."""
-    return band.high if judge_on is JudgeOn.high else band.mid
-
-
-def broken_budgets(plan: RunPlan, estimate: Estimate) -> tuple[str, ...]:
-    """Names only, cheap: the search asks this of every candidate."""
-    memory = () if fits_memory(estimate.memory) else ("memory",)
-    return memory + tuple(need.budget for need in _needs(plan, estimate) if _is_broken(need))
-
-
-def violations(plan: RunPlan, estimate: Estimate, fitting: RunPlan | None = None) -> tuple[Violation, ...]:
+def violations(
+    plan: RunPlan,
+    estimate: Estimate,
+    fitting: RunPlan | None = None,
+    nearest: Callable[[str], tuple[Change, ...]] = lambda budget: (),
+) -> tuple[Violation, ...]:
     """Every budget that the estimate breaks; fewer tokens are worked out for `fitting`, the plan that would run."""
-    found = [_memory_violation(plan, estimate)] if not fits_memory(estimate.memory) else []
-    found += [_violation(plan, estimate, need, fitting or plan) for need in _needs(plan, estimate) if _is_broken(need)]
-    return tuple(found)
+    broken = [(need, nearest(need.budget)) for need in needs_of(plan, estimate) if need.is_broken]
+    return tuple(
+        Violation(
+            budget=need.budget,
+            need=need.edge,
+            limit=need.limit,
+            message=_message(plan, estimate, need),
+            fix=_fix(plan, estimate, need, fitting or plan, " ".join(change.pin for change in near)),
+            nearest=near,
+        )
+        for need, near in broken
+    )
 
 
 def warnings(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
@@ -115,91 +121,42 @@ def warnings(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
     return _unjudged(plan, estimate) + _close_calls(plan, estimate)
 
 
-def _needs(plan: RunPlan, estimate: Estimate) -> list[Need]:
-    """The budgets besides memory that have a limit. Hours nobody knows are left to `warnings`."""
-    budget, wall, cost = plan.budget, estimate.wall.seconds, estimate.cost
-    needs: list[Need] = []
-    if budget.max_hours is not None and wall is not None:
-        hours = wall.scaled(1 / SECONDS_PER_HOUR)
-        needs.append(Need(budget="hours", band=hours, limit=budget.max_hours, edge=judged(hours, budget.judge_on)))
-    if budget.deadline_hours is not None and wall is not None:
-        until = wall.scaled(1 / SECONDS_PER_HOUR)
-        needs.append(
-            Need(budget="deadline", band=until, limit=budget.deadline_hours, edge=judged(until, budget.judge_on))
-        )
-    for name, band, limit in (
-        ("cost_usd", cost.cost_usd, budget.max_cost_usd),
-        ("energy_kwh", cost.energy_kwh, budget.max_energy_kwh),
-    ):
-        if limit is not None:
-            edge = None if band is None else judged(band, budget.judge_on)
-            needs.append(Need(budget=name, band=band, limit=limit, edge=edge))
-    return needs
-
-
-def _is_broken(need: Need) -> bool:
-    return need.edge is None or need.edge > need.limit
-
-
-def _violation(plan: RunPlan, estimate: Estimate, need: Need, fitting: RunPlan) -> Violation:
+def _fix(plan: RunPlan, estimate: Estimate, need: Need, fitting: RunPlan, nearest: str) -> str:
+    if need.budget == "memory":
+        return memory_remedy(plan, estimate, nearest)
     if need.edge is None:
-        fix = unknown_remedy(plan, estimate, need.budget)
-    else:
-        edge = max(need.edge, *_edges(fitting, need.budget)) if fitting is not plan else need.edge
-        fix = (
-            hours_remedy(fitting, need.budget, edge, _keeps_known_budgets)
-            if need.budget in IN_HOURS
-            else spending_remedy(fitting, need.budget, edge, _keeps_known_budgets)
-        )
-    message = _message(plan, estimate, need)
-    return Violation(budget=need.budget, need=need.edge, limit=need.limit, message=message, fix=fix)
+        return unknown_remedy(plan, estimate, need.budget)
+    if need.budget in IN_BYTES:
+        return room_remedy(plan, estimate, need)
+    edge = max(need.edge, *_edges(fitting, need.budget)) if fitting is not plan else need.edge
+    remedy = hours_remedy if need.budget in IN_HOURS else spending_remedy
+    return remedy(fitting, need.budget, edge, _keeps_known_budgets)
 
 
 def _keeps_known_budgets(candidate: RunPlan, candidate_estimate: Estimate) -> bool:
-    return all(need.edge is None or need.edge <= need.limit for need in _needs(candidate, candidate_estimate))
+    """Of those that a shorter run or a faster machine can keep."""
+    needs = needs_of(candidate, candidate_estimate)
+    return all(need.edge is None or not need.is_broken or need.budget in ROOM_BUDGETS for need in needs)
 
 
 def _edges(plan: RunPlan, budget: str) -> list[float]:
-    needs = _needs(plan, work_out(plan))
+    needs = needs_of(plan, work_out(plan))
     return [need.edge for need in needs if need.budget == budget and need.edge is not None]
 
 
 def _message(plan: RunPlan, estimate: Estimate, need: Need) -> str:
     """Path, value, limit."""
-    path = _path(plan, need)
-    what = f"{plan.model.name} on {plan.hw.declared}"
+    if need.budget == "memory":
+        return memory_message(plan, estimate)
+    path, what = path_and_value(plan, need), f"{plan.model.name} on {plan.hw.declared}"
     if need.edge is None:
         noun = "cost" if need.budget == "cost_usd" else "energy"
         return f"{path} cannot be kept: the {noun} of {what} is unknown ({estimate.cost.rates.basis})."
+    if need.budget in IN_BYTES:
+        where = "on the disk" if need.budget == "disk" else "of host memory on each node"
+        return f"{what} takes {amount(need.budget, need.edge)} {where} of {path}."
     edge = "at the high edge" if plan.budget.judge_on is JudgeOn.high else "expected"
-    return f"{what} takes {_amount(need.budget, need.edge)} ({edge}) of {path}."
-
-
-def _path(plan: RunPlan, need: Need) -> str:
-    """What was given, with how far away a deadline is."""
-    if need.budget == "deadline":
-        return f"budget.deadline={plan.budget.deadline} ({_amount('deadline', need.limit)} from now)"
-    return f"budget.max_{need.budget}={need.limit:g}"
-
-
-def _amount(budget: str, value: float) -> str:
-    """In the unit of the limit, so that the two can be compared at a glance."""
-    if budget in IN_HOURS:
-        return f"{value:,.4g} h" if value < 1000 else f"{value:,.0f} h"
-    return format_usd(value) if budget == "cost_usd" else format_kwh(value)
-
-
-def _memory_violation(plan: RunPlan, estimate: Estimate) -> Violation:
-    memory = estimate.memory
-    if memory.usable_bytes is None:
-        raise ValueError("memory that nobody knows cannot be violated")
-    return Violation(
-        budget="memory",
-        need=memory.device.high,
-        limit=float(memory.usable_bytes),
-        message=memory_message(plan, estimate),
-        fix=memory_remedy(plan, estimate),
-    )
+    return f"{what} takes {amount(need.budget, need.edge)} ({edge}) of {path}."
 
 
 def _unjudged(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
@@ -221,15 +178,12 @@ def _unjudged(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
 
 def _close_calls(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
     found = []
-    for need in _needs(plan, estimate):
-        if need.band is not None and not _is_broken(need) and need.band.high > need.limit:
-            mid, high = _amount(need.budget, need.band.mid), _amount(need.budget, need.band.high)
-            message = f"{_path(plan, need)} holds for the {mid} expected, not for the high edge of {high}"
-            more = (
-                "a later one"
-                if need.budget == "deadline"
-                else f"budget.max_{need.budget}={rounded_up(need.band.high):g}"
-            )
+    for need in needs_of(plan, estimate):
+        if need.band is not None and not need.is_broken and need.band.high > need.limit:
+            mid, high = amount(need.budget, need.band.mid), amount(need.budget, need.band.high)
+            message = f"{path_and_value(plan, need)} holds for the {mid} expected, not for the high edge of {high}"
+            path = path_of(need.budget)
+            more = "a later one" if need.budget == "deadline" else f"{path}={rounded_up(need.band.high):g}"
             fix = f"{more}, or budget.judge_on=high to be strict"
             found.append(Finding(check=f"budget.{need.budget}", severity=Severity.warning, message=message, fix=fix))
     return tuple(found)

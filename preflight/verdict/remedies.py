@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from conf.choices import PolicyChoice
-from preflight.band import Band
 from preflight.estimate import Estimate, estimate
 from preflight.hw_plan import CardKind
 from preflight.memory.peak import estimate_memory
-from preflight.plan import Checkpointing, RunPlan, valid_micro_batch_sizes
-from preflight.units import format_bytes
+from preflight.plan import RunPlan, valid_micro_batch_sizes
+from preflight.units import GIB, format_bytes
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
+from preflight.verdict.needs import Need, host_memory_bytes, path_of
 
 RENTED_EXAMPLE = "hw=4x4090"  # the cheapest step up from a processor or a laptop
 
@@ -21,16 +21,6 @@ SMALLEST_MODEL = "tiny"  # trains in a minute or two anywhere
 RECIPE = ("sequence_length", "micro_batch_size", "tokens_per_step", "n_steps", "total_tokens")
 
 Fits = Callable[[RunPlan, Estimate], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What a plan takes of one budget, in the budget's unit. None: unknown."""
-
-    budget: str  # hours | deadline | cost_usd | energy_kwh
-    band: Band | None
-    limit: float
-    edge: float | None  # the edge of the band that is held against the limit
 
 
 def one_of(remedies: list[str]) -> str:
@@ -58,6 +48,24 @@ def hours_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits) -> str:
 def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits) -> str:
     """More money or energy, or the tokens that fit."""
     return one_of([f"budget.max_{budget}={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)])
+
+
+def room_remedy(plan: RunPlan, worked_out: Estimate, need: Need) -> str:
+    """Of disk and host memory: more of it, or fewer checkpoints, or smaller passes where ranks live in that memory."""
+    remedies = [f"{path_of(need.budget)}={rounded_up((need.edge or 0.0) / GIB):.12g}"]
+    if need.budget == "disk":
+        n_kept = int(need.limit // max(1, worked_out.memory.checkpoint_bytes)) - 1
+        remedies += [f"trainer.keep_checkpoints={n_kept}"] if n_kept >= 1 else []
+    elif plan.hw.card.kind is CardKind.cpu:
+        sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
+        smaller = [size for size in sizes if size < plan.trainer.micro_batch_size]
+        fits = [s for s in smaller if _host_bytes(at_micro_batch_size(plan, s)) <= need.limit]
+        remedies += [f"trainer.micro_batch_size={fits[-1]}"] if fits else []
+    return one_of(remedies)
+
+
+def _host_bytes(plan: RunPlan) -> float:
+    return host_memory_bytes(plan, estimate(plan))
 
 
 def unknown_remedy(plan: RunPlan, estimate: Estimate, budget: str) -> str:
@@ -141,20 +149,14 @@ def _by_itself(plan: RunPlan) -> str:
     return "" if "batch" in plan.lowering.keep else " (done by itself once the other budgets hold)"
 
 
-def memory_remedy(plan: RunPlan, estimate: Estimate) -> str:
-    """The largest micro-batch that fits; else recomputing activations; else a larger card."""
-    if estimate.memory.usable_bytes is None:
-        return ""
-    if STATE_BYTES_PER_PARAM * estimate.n_params <= estimate.memory.usable_bytes:
-        sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
-        size = largest_fitting(plan, sizes)
-        if size is not None:
-            return f"trainer.micro_batch_size={size}{_by_itself(plan)}"
-        recomputing = replace(plan, trainer=replace(plan.trainer, activation_checkpointing=Checkpointing.full))
-        size = largest_fitting(recomputing, sizes)
-        if size is not None:
-            return f"trainer.activation_checkpointing=full trainer.micro_batch_size={size}"
-    smallest = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)[:1]
-    leanest = estimate_memory(at_micro_batch_size(plan, smallest[0])) if smallest else estimate.memory
+def memory_remedy(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
+    """The largest micro-batch that fits; else the overrides of the nearest plan that does; else a larger card."""
+    sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
+    size = largest_fitting(plan, sizes)
+    if size is not None:
+        return f"trainer.micro_batch_size={size}{_by_itself(plan)}"
+    if nearest:
+        return nearest
+    leanest = estimate_memory(at_micro_batch_size(plan, sizes[0])) if sizes else estimate.memory
     card_bytes = leanest.device.high / plan.budget.max_memory_fraction
     return f"a card with at least {format_bytes(card_bytes)}: action=compare lists those that fit"

@@ -13,7 +13,11 @@ from preflight.plan import Precision
 PRECISIONS = (Precision.fp32, Precision.tf32, Precision.bf16)
 SHAPES = ((48, 25, 1600), (36, 20, 1280), (24, 16, 1024), (12, 12, 768), (6, 6, 384))  # GPT-2's sizes and a small one
 SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])  # a builder, no state
-RUNGS = ("batch", "precision", "model")
+RUNGS = ("batch", "loss_chunk", "checkpointing", "sharding", "optimizer", "precision", "model")
+ORDERS = (
+    ("batch", "precision", "model"), RUNGS, ("precision", "batch", "model"), ("batch", "checkpointing", "precision"),
+    ("optimizer", "batch", "sharding", "model", "checkpointing"), ("model",), (),
+)  # fmt: skip
 
 
 def shaped(model, n_layer, n_head, n_embd):
@@ -38,6 +42,8 @@ def questions(draw):
         "max_cost_usd": draw(st.sampled_from([None, 1.0, 300.0])),
         "memory_fraction": draw(st.sampled_from([0.3, 0.95])),
         "keep": tuple(draw(st.sets(st.sampled_from(RUNGS), max_size=1))),
+        "rungs": draw(st.sampled_from(ORDERS)),
+        "raise_batch": draw(st.booleans()),
         "allow_model": draw(st.booleans()),
         "policy": draw(st.sampled_from(list(PolicyChoice))),
     }
@@ -58,7 +64,8 @@ def plan_of(make_plan, question, **changed):
             "max_memory_fraction": q["memory_fraction"],
         },
         lowering={
-            "policy": q["policy"], "keep": q["keep"], "allow_model": q["allow_model"],
+            "policy": q["policy"], "keep": q["keep"], "allow_model": q["allow_model"], "rungs": q["rungs"],
+            "raise_batch": q["raise_batch"],
             "smaller_models": tuple(family[1:]),
         },
     )  # fmt: skip

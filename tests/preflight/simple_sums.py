@@ -14,7 +14,7 @@ from preflight.band import Band, around
 from preflight.cost import CostEstimate, Rates
 from preflight.duration import WallEstimate
 from preflight.estimate import Estimate
-from preflight.lowering import lower, rungs
+from preflight.lowering import lower, raising, rungs, search
 from preflight.memory.peak import MemoryEstimate
 from preflight.plan import ModelPlan, Precision, RunPlan
 from preflight.step_time.step import StepTimeEstimate
@@ -105,6 +105,9 @@ def use_simple_sums(monkeypatch: Any) -> None:
     monkeypatch.setattr(rungs, "estimate_step_time", simple_step)
     monkeypatch.setattr(lower, "estimate_memory", simple_memory)
     monkeypatch.setattr(lower, "estimate", simple_estimate)
+    monkeypatch.setattr(search, "estimate", simple_estimate)
+    monkeypatch.setattr(raising, "estimate", simple_estimate)
+    monkeypatch.setattr(raising, "estimate_step_time", simple_step)
 
 
 def with_layers(model: ModelPlan, n_layer: int) -> ModelPlan:

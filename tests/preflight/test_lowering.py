@@ -8,10 +8,11 @@ import pytest
 from simple_sums import use_simple_sums, with_layers
 
 from conf.choices import PolicyChoice
-from preflight.lowering.lower import largest_micro_batch, lower, lower_precisions
+from preflight.lowering.levels import lower_precisions
+from preflight.lowering.lower import largest_micro_batch, lower
 from preflight.plan import Precision, valid_micro_batch_sizes
 from preflight.units import GIB
-from preflight.verdict.judge import broken_budgets
+from preflight.verdict.needs import broken_budgets
 
 FREE = {"max_hours": None}
 
@@ -166,7 +167,8 @@ def test_lower_works_out_the_tokens_for_the_plan_that_would_then_run(make_plan, 
         factor = 60 / plan.trainer.micro_batch_size
         return replace(estimate, wall=replace(estimate.wall, seconds=estimate.wall.seconds.scaled(factor)))
 
-    for module in ("verdict.fitting.estimate", "lowering.lower.estimate", "verdict.judge.work_out"):
+    estimates = ("verdict.fitting.estimate", "lowering.lower.estimate", "lowering.search.estimate")
+    for module in (*estimates, "verdict.judge.work_out"):
         monkeypatch.setattr(f"preflight.{module}", slower)
     plan = make_plan(micro_batch_size=60, n_steps=36_000)  # 40 h asked, 80 h in passes of 30
     hours = next(violation for violation in lower(plan).violations if violation.budget == "hours")

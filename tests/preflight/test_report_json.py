@@ -83,7 +83,7 @@ def test_bill_document_lists_violations_and_findings(make_plan):
     plan = make_plan(micro_batch_size=60, lowering={"policy": PolicyChoice.refuse})
     document = bill_document(make_bill(plan, (finding,)))
     (violation,) = document["verdict"]["violations"]
-    assert set(violation) == {"budget", "need", "limit", "message", "fix"}
+    assert set(violation) == {"budget", "need", "limit", "message", "fix", "nearest"}
     assert document["verdict"]["findings"][0]["severity"] == "error"
     assert document["exit_code"] == 3
     assert bill_document(for_launch(make_bill(plan, (finding,))))["exit_code"] == 4

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from simple_sums import simple_estimate, simple_memory, use_simple_sums
+from simple_sums import simple_estimate, use_simple_sums
 
 from conf.choices import JudgeOn, PolicyChoice
-from preflight.plan import Checkpointing
 from preflight.units import GIB
-from preflight.verdict.judge import Severity, broken_budgets, violations, warnings
+from preflight.verdict.judge import Change, Severity, violations, warnings
+from preflight.verdict.needs import broken_budgets
 
 
 @pytest.fixture(autouse=True)
@@ -56,17 +56,38 @@ def deep(make_plan, n_layer):
     return replace(make_plan().model, name="deep", n_layer=n_layer)  # 10M parameters a layer
 
 
-def test_violations_of_memory_offers_recomputation_when_not_even_one_sequence_fits(make_plan, monkeypatch):
-    def frugal(plan):
-        memory = simple_memory(plan)
-        recomputed = plan.trainer.activation_checkpointing is Checkpointing.full
-        return memory if recomputed else replace(memory, device=memory.device.scaled(10))
+def test_violations_of_memory_offers_the_nearest_plan_when_not_even_one_sequence_fits(make_plan):
+    near = (change("trainer.activation_checkpointing=full"), change("trainer.micro_batch_size=4"))
+    # 96 layers: 3.6 GiB and 4 GiB a sequence in the simple sums, on a card of 7 GiB
+    plan = make_plan(
+        model=deep(make_plan, 96), micro_batch_size=8, budget={"max_hours": None, "max_memory_fraction": 0.3}
+    )
+    (violation,) = violations(plan, simple_estimate(plan), nearest=lambda budget: near)
+    assert violation.fix == "trainer.activation_checkpointing=full trainer.micro_batch_size=4"
+    assert violation.nearest == near
+    assert one_violation(plan).fix.startswith("a card with at least")
 
-    monkeypatch.setattr("preflight.verdict.fitting.estimate_memory", frugal)
-    # 960M parameters: 14.3 GiB at 16 bytes; 3.6 GiB and 4 GiB a sequence in the simple sums
-    plan = make_plan(model=deep(make_plan, 96), micro_batch_size=8, budget={"max_hours": None})
-    assert one_violation(plan).fix == "trainer.activation_checkpointing=full trainer.micro_batch_size=4"
-    assert "Not even trainer.micro_batch_size=1 fits:" in one_violation(plan).message
+
+def change(pin):
+    return Change(rung="", field="", old="", new="", reason="", pin=pin)
+
+
+def test_budgets_of_disk_and_host_memory_are_judged_when_given(make_plan):
+    # 120M parameters: 1.4 GiB a checkpoint, three of them 4.0 GiB; 1 GiB of host memory (simple sums)
+    plan = make_plan(budget={"max_disk_bytes": 3 * GIB, "max_host_memory_bytes": GIB // 2})
+    disk, host = violations(plan, simple_estimate(plan))
+    assert disk.message == "gpt2_124m on 1x4090 takes 4.0 GiB on the disk of budget.max_disk_gib=3."
+    assert disk.fix == "budget.max_disk_gib=4.1 or trainer.keep_checkpoints=1"
+    assert host.message.endswith("takes 1.0 GiB of host memory on each node of budget.max_host_memory_gib=0.5.")
+    assert host.fix == "budget.max_host_memory_gib=1"
+
+
+def test_ranks_on_a_processor_live_in_host_memory(make_plan):
+    # 2 ranks of 0.45 GiB + 12 x 0.5 GiB, the high edge 10 % above: 14.2 GiB; passes of 6 take 7.6
+    plan = make_plan(card="cpu", n_gpus=2, budget={"max_host_memory_bytes": 8 * GIB, "max_hours": None})
+    (host,) = violations(plan, simple_estimate(plan))
+    assert host.need == pytest.approx(14.2 * GIB, rel=0.01)
+    assert host.fix == "budget.max_host_memory_gib=15 or trainer.micro_batch_size=6"
 
 
 def test_violations_of_memory_says_that_no_batch_helps_when_the_states_alone_do_not_fit(make_plan):
