@@ -1,4 +1,8 @@
-"""Which arithmetic do the matmuls use? Weights, Adam's moments and the residual stream stay fp32 in every case."""
+"""Which arithmetic do the matmuls use?
+
+Weights, the optimizer's states and the residual stream stay fp32 in every case but bf16_pure, which keeps everything in
+bf16 (`trainers.build` converts the weights): half the memory, and updates below 1/256 of a weight are lost.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,20 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from conf.choices import Float32Matmul
 from preflight.plan import Precision
 
 AUTOCAST_DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
-def set_matmul_precision(precision: Precision) -> None:
-    """tf32 lets NVIDIA's tensor cores round fp32 inputs to 10 bits of mantissa; everything else keeps fp32 exact."""
-    torch.set_float32_matmul_precision("high" if precision is Precision.tf32 else "highest")
+def set_matmul_precision(precision: Precision, fp32: Float32Matmul = Float32Matmul.highest) -> None:
+    """Of products of fp32 numbers: tf32 lets NVIDIA's tensor cores round them to 10 bits of mantissa.
+
+    `medium` rounds to bf16 where the processor multiplies bf16 in tiles (Intel AMX); elsewhere PyTorch keeps fp32.
+    """
+    if precision is Precision.tf32 and fp32 is Float32Matmul.highest:
+        fp32 = Float32Matmul.high
+    torch.set_float32_matmul_precision(fp32.value)
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

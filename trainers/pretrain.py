@@ -22,12 +22,12 @@ from preflight.actual import Actual
 from preflight.machine.snapshot import World
 from preflight.plan import RunPlan, TrainerPlan
 from preflight.planfile import to_jsonable, write_json
-from trainers import distributed, stopping
+from trainers import distributed, sharding, stopping
 from trainers.data import TrainStream, eval_batches
-from trainers.gpt import GPT, make_optimizer
 from trainers.job import Job as Job
 from trainers.meters import ACTUAL_NAME, Meters
 from trainers.nonfinite import SkippedSteps
+from trainers.optimizers import make_optimizer, set_learning_rate
 from trainers.precision import autocast, make_scaler, set_matmul_precision
 from trainers.prepare import ensure_prepared
 from trainers.progress import Progress
@@ -56,7 +56,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     if device.type == "cpu":
         distributed.share_cpu_threads(job.plan.hw.n_cpu_cores, world)
     distributed.join(world, device)
-    set_matmul_precision(trainer.precision)
+    set_matmul_precision(trainer.precision, trainer.float32_matmul_precision)
     progress = Progress(job, meters, is_first_rank=is_first_rank)
     meters.watch.lap("startup")
 
@@ -74,7 +74,13 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     # ---- model and optimizer
     meters.attach(device)
     torch.manual_seed(plan.seed)  # weights are drawn on the CPU: the same on every device and any number of ranks
-    raw_model = GPT(plan.model, trainer.sequence_length, trainer.activation_checkpointing).to(device)
+    raw_model = GPT(
+        plan.model,
+        trainer.sequence_length,
+        trainer.activation_checkpointing,
+        attention=trainer.attention,
+        loss_chunk_tokens=trainer.loss_chunk_tokens,
+    ).to(device)
     optimizer = make_optimizer(raw_model, trainer)
     scaler = make_scaler(trainer.precision, device)
 
@@ -101,7 +107,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     ddp_model = model
     if world.world_size > 1:
         device_ids = [world.local_rank] if device.type == "cuda" else None
-        ddp_model = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+        ddp_model = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=trainer.bucket_views)
         distributed.keep_until_exit(ddp_model)
 
     # ---- the loop; `step` counts finished steps
@@ -118,8 +124,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     while step < trainer.n_steps and not reason:
         meters.steps.begin()
         step_rate = learning_rate(trainer, step)
-        for group in optimizer.param_groups:
-            group["lr"] = step_rate
+        set_learning_rate(optimizer, step_rate)
 
         # forward and backward, `grad_accum_steps` times; ranks exchange gradients in the last pass only
         step_loss = torch.zeros((), device=device)
@@ -139,7 +144,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         votes = distributed.begin_vote(stopping.vote(job, meters.watch.elapsed_seconds))
         if trainer.grad_clip:
             scaler.unscale_(optimizer)
-            grad_norm = nn.utils.clip_grad_norm_(raw_model.parameters(), trainer.grad_clip)
+            grad_norm = sharding.clip_gradients(raw_model, trainer.grad_clip)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
