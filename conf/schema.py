@@ -112,6 +112,7 @@ class HwConfig:
     card: str  # catalog name or alias, `auto`, `cpu` or `custom`
     n_nodes: int = 1
     n_gpus_per_node: int | None = None  # None: all of them (auto), one (named card)
+    network_gbit_per_second: float | None = None  # between nodes, all adapters of a node; None: usual ones, as told
     price_usd_per_hour: float | None = None  # your own price of one node with all its cards
     spot: bool = False  # rented at the price of a machine that may be taken away
     interruptions_per_day: float | None = None  # of a spot node; None: what is published, as a wide band

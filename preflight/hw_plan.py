@@ -117,6 +117,7 @@ class HwPlan:
     host_watts: float | None  # CPU, RAM and fans of one node
     watts: float | None  # of one node in training, when given
     measured: Measured | None = None
+    network_bytes_per_second: float | None = None  # of one node, as listed; None: the usual adapters of such nodes
 
     @property
     def world_size(self) -> int:

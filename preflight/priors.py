@@ -55,7 +55,7 @@ def attention_fraction(card: Card, precision: Precision) -> float:
 
 
 def _rate_name(precision: Precision) -> str:
-    return "half" if precision in (Precision.bf16, Precision.fp16) else precision.value
+    return "half" if precision in (Precision.bf16, Precision.fp16, Precision.bf16_pure) else precision.value
 
 
 @cache

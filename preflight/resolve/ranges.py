@@ -62,6 +62,7 @@ RANGES = {
     "data.val_fraction": Range(0, 1, "0.1", is_low_open=True, is_high_open=True),
     "hw.n_nodes": _count(100_000),
     "hw.n_gpus_per_node": _count(1024),
+    "hw.network_gbit_per_second": _positive("null", 10**6),
     "hw.price_usd_per_hour": Range(0, 10**7, "null"),
     "hw.interruptions_per_day": Range(0, 1000, "null"),
     "hw.purchase_usd": Range(0, 10**9, "null"),

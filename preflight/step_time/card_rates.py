@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import pow
 
+from conf.choices import Float32Matmul
 from preflight.hw_plan import Card, CardKind, HwPlan
-from preflight.plan import Precision
+from preflight.plan import Precision, RunPlan
 from preflight.priors import attention_fraction, matmul_fraction
 from preflight.step_time.constants import StepConstants
 
@@ -42,32 +43,63 @@ def peak_flops_per_second(card: Card, precision: Precision) -> float | None:
     8.0) is computed in fp32 by the library, so it counts at that rate.
     """
     rates = card.peak_flops_per_second
+    if precision is Precision.bf16_pure:
+        precision = Precision.bf16
     as_fp32 = precision is Precision.tf32 or (precision is Precision.bf16 and not card.has_bf16)
     return rates.get(precision.value) or (rates.get(Precision.fp32.value) if as_fp32 else None)
 
 
+def matmul_precision(plan: RunPlan) -> Precision:
+    """What fp32 inputs are multiplied in: trainer.float32_matmul_precision lets the hardware round them first.
+
+    `high` is TF32 on CUDA; on CPUs `medium` is bf16 where there are units for it (torch.set_float32_matmul_precision).
+    """
+    trainer, card = plan.trainer, plan.hw.card
+    if trainer.precision is not Precision.fp32 or trainer.float32_matmul_precision is Float32Matmul.highest:
+        return trainer.precision
+    if card.kind is CardKind.cuda:
+        return Precision.tf32
+    is_rounded = card.kind is CardKind.cpu and trainer.float32_matmul_precision is Float32Matmul.medium
+    return Precision.bf16 if is_rounded and card.has_bf16 else Precision.fp32
+
+
 def card_rates(hw: HwPlan, precision: Precision, constants: StepConstants) -> CardRates | None:
-    """None: the card's rate at this precision, or its bandwidth, is unknown."""
-    card = hw.card
-    peak = peak_flops_per_second(card, precision)
-    if not peak or not card.bandwidth_bytes_per_second:
+    """What action=calibrate measured, else what is listed; None: neither is known at this precision."""
+    card, peak = hw.card, peak_flops_per_second(hw.card, precision)
+    ceiling = _measured_matmul(hw, precision) or (peak and peak * matmul_fraction(card, precision))
+    bytes_per_second = _bytes_per_second(hw, constants)
+    if not ceiling or not bytes_per_second:
         return None
     n_sharing = hw.n_gpus_per_node if card.kind is CardKind.cpu else 1
-    ceiling = peak * matmul_fraction(card, precision)
-    ridge = ceiling / card.bandwidth_bytes_per_second / A100_RIDGE_FLOPS_PER_BYTE
-    sustained = constants.sustained_fraction * _power_fraction(card, precision, peak, constants)
-    in_attention = min(constants.attention_fraction * ceiling, peak * attention_fraction(card, precision))
+    listed_bytes = card.bandwidth_bytes_per_second or bytes_per_second / constants.bandwidth_fraction
+    ridge = ceiling / listed_bytes / A100_RIDGE_FLOPS_PER_BYTE
+    sustained = constants.sustained_fraction * (_power_fraction(card, precision, peak, constants) if peak else 1.0)
+    in_kernel = peak * attention_fraction(card, precision) if peak else ceiling
+    in_attention = min(constants.attention_fraction * ceiling, in_kernel)
     return CardRates(
         matmul_flops_per_second=sustained * ceiling / n_sharing,
         attention_flops_per_second=sustained * in_attention / n_sharing,
-        fp32_flops_per_second=card.peak_flops_per_second.get(Precision.fp32.value, peak) / n_sharing,
-        bytes_per_second=constants.bandwidth_fraction * card.bandwidth_bytes_per_second / n_sharing,
+        fp32_flops_per_second=card.peak_flops_per_second.get(Precision.fp32.value, peak or ceiling) / n_sharing,
+        bytes_per_second=bytes_per_second / n_sharing,
         knee_width=constants.knee_width * ridge,
     )
 
 
+def _bytes_per_second(hw: HwPlan, constants: StepConstants) -> float | None:
+    """What streaming kernels reach: a measured copy, else their usual part of the listed rate."""
+    measured = hw.measured.bandwidth_bytes_per_second if hw.measured is not None else None
+    listed = hw.card.bandwidth_bytes_per_second
+    return measured or (listed and constants.bandwidth_fraction * listed)
+
+
+def _measured_matmul(hw: HwPlan, precision: Precision) -> float | None:
+    """The best that action=calibrate found on this card; None: nobody looked."""
+    rates = hw.measured.matmul_flops_per_second if hw.measured is not None else {}
+    return rates.get("bf16" if precision is Precision.bf16_pure else precision.value)
+
+
 def _power_fraction(card: Card, precision: Precision, peak: float, constants: StepConstants) -> float:
     """Tensor cores at their peak are what a power limit bites; unknown watts: no statement."""
-    if card.watts is None or precision not in (Precision.bf16, Precision.fp16):
+    if card.watts is None or precision not in (Precision.bf16, Precision.fp16, Precision.bf16_pure):
         return 1.0
     return pow(min(1.0, card.watts / (peak * UNTHROTTLED_WATTS_PER_FLOPS)), constants.power_exponent)

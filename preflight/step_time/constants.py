@@ -30,7 +30,12 @@ class StepConstants:
     attention_fraction: float
     softmax_flops_per_score: float
     attention_block_tokens: float
-    unfused_attention_fraction: float  # batched matmuls, whole square
+    unfused_attention_fraction: float  # batched matmuls
+    eager_score_bytes: float  # traffic per score where attention is written out, forward and backward
+    # Of the matmul rate when the vocabulary fills no whole rows of tensor cores: padding 50,257 to 50,304 gave 14 % of
+    # a compiled step on an A100 (rasbt/LLMs-from-scratch ch05/10: 112,046 -> 127,345 tokens/s), 25 % in nanoGPT (its
+    # author's note on the commit); the head is 15-35 % of those steps.
+    unaligned_matmul_fraction: float
     # Bytes per activation element and layer, forward and backward: norms, GELU, residuals, casts, dropout, copies.
     eager_bytes: float
     compiled_bytes: float
@@ -62,6 +67,8 @@ CUDA = StepConstants(
     softmax_flops_per_score=8.5,
     attention_block_tokens=400.0,
     unfused_attention_fraction=0.7,
+    eager_score_bytes=60.0,
+    unaligned_matmul_fraction=0.5,
     eager_bytes=200.0,
     compiled_bytes=50.0,
     fp32_bytes_factor=1.2,
@@ -89,6 +96,8 @@ CPU = StepConstants(
     softmax_flops_per_score=26.0,
     attention_block_tokens=0.0,
     unfused_attention_fraction=0.4,
+    eager_score_bytes=30.0,
+    unaligned_matmul_fraction=1.0,
     eager_bytes=450.0,
     compiled_bytes=200.0,
     fp32_bytes_factor=1.1,
@@ -114,6 +123,8 @@ MPS = StepConstants(
     softmax_flops_per_score=26.0,
     attention_block_tokens=0.0,
     unfused_attention_fraction=0.5,
+    eager_score_bytes=60.0,
+    unaligned_matmul_fraction=1.0,
     eager_bytes=220.0,
     compiled_bytes=100.0,
     fp32_bytes_factor=1.2,

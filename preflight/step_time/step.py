@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from preflight.band import Band, around
 from preflight.hw_plan import CardKind
 from preflight.plan import RunPlan
-from preflight.step_time.card_rates import card_rates, peak_flops_per_second
+from preflight.step_time.card_rates import card_rates, matmul_precision, peak_flops_per_second
 from preflight.step_time.constants import CONSTANTS, StepConstants
-from preflight.step_time.flops import train_flops_per_token
+from preflight.step_time.flops import plan_flops_per_token
 from preflight.step_time.implementation import OUR_TRAINER, Implementation
 from preflight.step_time.terms import step_terms_seconds
 from preflight.units import format_runs
@@ -38,11 +38,11 @@ def estimate_step_time(
 ) -> StepTimeEstimate:
     """Compute, memory traffic, launches and communication of one step; `constants` are the kind's unless given."""
     tokens = plan.trainer.tokens_per_step
-    flops = float(train_flops_per_token(plan.model, plan.trainer.sequence_length) * tokens)
+    flops = float(plan_flops_per_token(plan) * tokens)
     peak = all_ranks_peak_flops_per_second(plan)
     the_constants = constants or CONSTANTS[plan.hw.card.kind]
-    rates = card_rates(plan.hw, plan.trainer.precision, the_constants)
-    if rates is None or peak is None:
+    rates = card_rates(plan.hw, matmul_precision(plan), the_constants)
+    if rates is None:
         return _unknown(flops, peak)
     raw_terms = step_terms_seconds(plan, rates, the_constants, code)
     raw_seconds = sum(raw_terms.values())
@@ -56,7 +56,7 @@ def estimate_step_time(
         tokens_per_second=Band(
             low=tokens / seconds.high, mid=tokens / seconds.mid, high=tokens / seconds.low, source=seconds.source
         ),
-        mfu=flops / (seconds.mid * peak),
+        mfu=None if peak is None else flops / (seconds.mid * peak),
         raw_seconds=raw_seconds,
     )
 

@@ -7,21 +7,30 @@ as the backward pass does not hide them. Not modelled, but in the band: data sta
 
 from __future__ import annotations
 
-from preflight.params import count_params
+from conf.choices import Adapter, Attention, Parallel
+from preflight.attention_blocks import n_scores as block_scores
+from preflight.params import adapter_params, count_params
 from preflight.plan import Checkpointing, Precision, RunPlan
 from preflight.step_time.card_rates import CardRates
 from preflight.step_time.communication import exposed_seconds
 from preflight.step_time.constants import StepConstants
 from preflight.step_time.flops import (
     BACKWARD_PER_FORWARD,
+    FLOPS_PER_MULTIPLY_ADD,
     attention_forward_flops_per_token,
     head_forward_flops_per_token,
     layer_forward_flops_per_token,
 )
 from preflight.step_time.implementation import Implementation
+from preflight.step_time.optimizer import optimizer_seconds
 
 FORWARD_AND_BACKWARD = 1 + BACKWARD_PER_FORWARD
-HALF_PRECISIONS = (Precision.bf16, Precision.fp16)
+FROZEN_FORWARD_AND_BACKWARD = 2  # a frozen weight has no gradient of its own
+HALF_PRECISIONS = (Precision.bf16, Precision.fp16, Precision.bf16_pure)
+ALIGNED_VALUES = 8  # of 2 bytes (NVIDIA's Matrix Multiplication Background User's Guide, tensor core requirements)
+UNPACKED_BYTES = 0.5 + 2 + 2  # NF4 read, 16 bits written, and read by the matmul
+PURE_BYTES_FACTOR = 0.6  # the residual stream, half of the traffic, in 2 bytes in place of 4; norms as before
+BUCKET_COPIES_BYTES = 16.0  # a gradient into its bucket and back
 HOST_OVERLAP_POWER = 3.0  # card and host overlap, but for the ends of a pass: a smooth maximum
 
 
@@ -30,17 +39,23 @@ def step_terms_seconds(
 ) -> dict[str, float]:
     """Every term of one step, uncalibrated."""
     trainer = plan.trainer
-    params = count_params(plan.model, trainer.sequence_length)
     one_pass = pass_terms_seconds(plan, rates, constants, code)
     step = {name: trainer.grad_accum_steps * seconds for name, seconds in one_pass.items()}
-    clip = constants.clip_bytes_per_param if trainer.grad_clip > 0 else 0.0
-    n_own_params = params.total / plan.hw.world_size if code.sharded else params.total
-    optimizer_bytes = (constants.optimizer_bytes_per_param + clip) * n_own_params if code.has_optimizer else 0.0
-    step["optimizer"] = optimizer_bytes / rates.bytes_per_second
-    step["all_reduce"] = exposed_seconds(
-        plan.hw, params.total, params.token_embedding, sum(one_pass.values()), trainer.grad_accum_steps, code
-    )
+    n_sharing = plan.hw.world_size if code.sharded or trainer.parallel is not Parallel.ddp else 1
+    n_trained = trained_params(plan)
+    step["optimizer"] = optimizer_seconds(plan, n_trained, n_sharing, rates, constants) if code.has_optimizer else 0.0
+    step["all_reduce"] = exposed_seconds(plan, n_trained, sum(one_pass.values()), code)
+    if plan.hw.world_size > 1 and not trainer.bucket_views and trainer.parallel in (Parallel.ddp, Parallel.zero1):
+        step["all_reduce"] += BUCKET_COPIES_BYTES * n_trained / rates.bytes_per_second
     return step
+
+
+def trained_params(plan: RunPlan) -> int:
+    """Those that have gradients."""
+    trainer = plan.trainer
+    if trainer.adapter is not Adapter.none:
+        return adapter_params(plan.model, trainer.lora_targets, trainer.lora_rank)
+    return count_params(plan.model, trainer.sequence_length).total
 
 
 def pass_terms_seconds(
@@ -49,26 +64,24 @@ def pass_terms_seconds(
     """One rank's forward and backward pass over one micro-batch."""
     model, trainer = plan.model, plan.trainer
     n_tokens = trainer.micro_batch_size * trainer.sequence_length
-    is_slowed = code.sharded and plan.hw.world_size > 1
+    is_slowed = plan.hw.world_size > 1 and (code.sharded or trainer.parallel in (Parallel.zero2, Parallel.zero3))
     flops_per_second = rates.matmul_flops_per_second_at(model.n_embd) * (
         constants.sharding_fraction if is_slowed else 1.0
     )
     layers_forward = n_tokens * layer_forward_flops_per_token(model) / flops_per_second
     attention_forward = _attention_forward_seconds(plan, n_tokens, rates, constants, code)
     elementwise = _elementwise_seconds(plan, n_tokens, rates, constants)
-    head_forward = n_tokens * head_forward_flops_per_token(model) / flops_per_second
-    loss_bytes = constants.compiled_loss_bytes if trainer.compile else constants.eager_loss_bytes
-    loss = n_tokens * model.vocab_size * loss_bytes / rates.bytes_per_second
-    recomputed_fraction = _recomputed_fraction(plan, code)
+    n_products = FORWARD_AND_BACKWARD if trainer.adapter is Adapter.none else FROZEN_FORWARD_AND_BACKWARD
     terms = {
-        "matmul": FORWARD_AND_BACKWARD * layers_forward,
+        "matmul": n_products * layers_forward,
         "attention": FORWARD_AND_BACKWARD * attention_forward,
-        "elementwise": elementwise + _casts_seconds(plan, rates, constants),
-        "logits_and_loss": FORWARD_AND_BACKWARD * head_forward + loss,
-        "recompute": recomputed_fraction * (layers_forward + attention_forward + elementwise / FORWARD_AND_BACKWARD),
+        "elementwise": elementwise + _weights_seconds(plan, rates, constants),
+        "logits_and_loss": _head_seconds(plan, n_tokens, n_products, flops_per_second, rates, constants),
+        "recompute": _recomputed_seconds(plan, code, layers_forward + attention_forward, elementwise),
+        "adapters": _adapters_seconds(plan, n_tokens, rates),
     }
     card = sum(terms.values())
-    host = _host_seconds(plan, constants, recomputed_fraction)
+    host = _host_seconds(plan, constants, _recomputed_fraction(plan, code))
     both = (card**HOST_OVERLAP_POWER + host**HOST_OVERLAP_POWER) ** (1 / HOST_OVERLAP_POWER)
     terms["launch_floor"] = max(0.0, both - card)  # rounding
     return terms
@@ -80,6 +93,40 @@ def _recomputed_fraction(plan: RunPlan, code: Implementation) -> float:
     return 1.0 if plan.trainer.activation_checkpointing is Checkpointing.full else 0.0
 
 
+def _recomputed_seconds(plan: RunPlan, code: Implementation, products: float, elementwise: float) -> float:
+    """Whole blocks, or what is cheap: selective recomputation keeps the results of matmuls and of attention."""
+    if code.recomputed_fraction is None and plan.trainer.activation_checkpointing is Checkpointing.selective:
+        return elementwise / FORWARD_AND_BACKWARD
+    return _recomputed_fraction(plan, code) * (products + elementwise / FORWARD_AND_BACKWARD)
+
+
+def _head_seconds(
+    plan: RunPlan,
+    n_tokens: int,
+    n_products: int,
+    flops_per_second: float,
+    rates: CardRates,
+    constants: StepConstants,
+) -> float:
+    """The logits and what the loss does with them. Tensor cores want rows of whole 16 bytes: 50,257 is no such row."""
+    trainer, vocab_size = plan.trainer, plan.model.vocab_size
+    fits = vocab_size % ALIGNED_VALUES == 0 or trainer.precision not in HALF_PRECISIONS
+    forward = n_tokens * head_forward_flops_per_token(plan.model) / flops_per_second
+    loss_bytes = constants.compiled_loss_bytes if trainer.compile else constants.eager_loss_bytes
+    loss = n_tokens * vocab_size * loss_bytes / rates.bytes_per_second
+    return n_products * forward / (1.0 if fits else constants.unaligned_matmul_fraction) + loss
+
+
+def _adapters_seconds(plan: RunPlan, n_tokens: int, rates: CardRates) -> float:
+    """Low-rank updates: matmuls as narrow as their rank, forward and backward."""
+    trainer = plan.trainer
+    if trainer.adapter is Adapter.none:
+        return 0.0
+    n_params = adapter_params(plan.model, trainer.lora_targets, trainer.lora_rank)
+    flops = FORWARD_AND_BACKWARD * FLOPS_PER_MULTIPLY_ADD * n_params * n_tokens
+    return flops / rates.matmul_flops_per_second_at(trainer.lora_rank)
+
+
 def _attention_forward_seconds(
     plan: RunPlan, n_tokens: int, rates: CardRates, constants: StepConstants, code: Implementation
 ) -> float:
@@ -87,13 +134,17 @@ def _attention_forward_seconds(
     model, length = plan.model, plan.trainer.sequence_length
     causal_flops = n_tokens * attention_forward_flops_per_token(model, length)
     n_scores = n_tokens * model.n_layer * model.n_head * length
-    if code.fused_attention:
+    if code.fused_attention and plan.trainer.attention is Attention.sdpa:
         matmul = causal_flops / rates.attention_flops_per_second
         softmax = constants.softmax_flops_per_score * n_scores / 2 / rates.fp32_flops_per_second
         blocks = 1 + constants.attention_block_tokens / length
         return blocks * code.fused_attention_slowdown * (matmul + softmax)
-    matmul = 2 * causal_flops / (constants.unfused_attention_fraction * rates.matmul_flops_per_second)
-    return matmul + code.score_bytes * n_scores / FORWARD_AND_BACKWARD / rates.bytes_per_second
+    computed, score_bytes = 1.0, code.score_bytes  # of the square that half of a mask leaves empty
+    if code.fused_attention:  # our own, written out in blocks of queries
+        computed = block_scores(length) / length**2
+        score_bytes = constants.eager_score_bytes * computed
+    matmul = 2 * computed * causal_flops / (constants.unfused_attention_fraction * rates.matmul_flops_per_second)
+    return matmul + score_bytes * n_scores / FORWARD_AND_BACKWARD / rates.bytes_per_second
 
 
 def _elementwise_seconds(plan: RunPlan, n_tokens: int, rates: CardRates, constants: StepConstants) -> float:
@@ -102,19 +153,27 @@ def _elementwise_seconds(plan: RunPlan, n_tokens: int, rates: CardRates, constan
     n_bytes = constants.compiled_bytes if plan.trainer.compile else constants.eager_bytes
     if plan.trainer.precision not in HALF_PRECISIONS:
         n_bytes *= constants.fp32_bytes_factor
+    if plan.trainer.precision is Precision.bf16_pure:
+        n_bytes *= PURE_BYTES_FACTOR
     return n_elements * n_bytes / rates.bytes_per_second
 
 
-def _casts_seconds(plan: RunPlan, rates: CardRates, constants: StepConstants) -> float:
-    """Autocast's 16-bit copies of the layers' weights, and their gradients."""
-    if plan.trainer.precision not in HALF_PRECISIONS:
+def _weights_seconds(plan: RunPlan, rates: CardRates, constants: StepConstants) -> float:
+    """Autocast's 16-bit copies of the layers' weights, and their gradients; frozen 4-bit ones are unpacked twice."""
+    trainer = plan.trainer
+    n_weights = layer_forward_flops_per_token(plan.model) / FLOPS_PER_MULTIPLY_ADD
+    if trainer.adapter is Adapter.qlora:
+        return FROZEN_FORWARD_AND_BACKWARD * UNPACKED_BYTES * n_weights / rates.bytes_per_second
+    if trainer.adapter is Adapter.lora or trainer.precision not in (Precision.bf16, Precision.fp16):
         return 0.0
-    n_weights = layer_forward_flops_per_token(plan.model) / 2
     return constants.cast_bytes_per_param * n_weights / rates.bytes_per_second
 
 
 def _host_seconds(plan: RunPlan, constants: StepConstants, recomputed_fraction: float) -> float:
     """Python, autograd and kernel launches of one pass."""
-    per_layer = constants.compiled_layer_seconds if plan.trainer.compile else constants.eager_layer_seconds
+    measured = plan.hw.measured
+    eager = (measured.layer_seconds if measured is not None else None) or constants.eager_layer_seconds
+    per_layer = constants.compiled_layer_seconds if plan.trainer.compile else eager
     n_passes = (FORWARD_AND_BACKWARD + recomputed_fraction) / FORWARD_AND_BACKWARD
-    return constants.pass_seconds + plan.model.n_layer * per_layer * n_passes
+    of_the_pass = (measured.pass_seconds if measured is not None else None) or constants.pass_seconds
+    return of_the_pass + plan.model.n_layer * per_layer * n_passes

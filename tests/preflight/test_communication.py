@@ -1,9 +1,13 @@
 """All-reduce seconds against NCCL tables that others measured, and what hides behind the backward pass."""
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 
+from conf.choices import Adapter, Parallel
+from preflight.params import count_params
+from preflight.plan import Precision
 from preflight.step_time.communication import Fabric, all_reduce_seconds, exposed_seconds, fabric
 from preflight.step_time.implementation import OUR_TRAINER, Implementation
 from tests.conftest import A100_80GB, CPU, RTX_4090, build_plan
@@ -30,19 +34,33 @@ def test_buckets_pay_their_latency() -> None:
 
 
 def test_one_rank_exchanges_nothing() -> None:
-    assert exposed_seconds(build_plan().hw, 10**8, 10**7, 0.1, 1, OUR_TRAINER) == 0.0
+    assert exposed_seconds(build_plan(), 10**8, 0.1, OUR_TRAINER) == 0.0
 
 
 def test_the_last_bucket_never_hides() -> None:
-    hw = build_plan(card=RTX_4090, n_gpus=2).hw
-    hidden = exposed_seconds(hw, 10**8, 4 * 10**7, 1e9, 1, OUR_TRAINER)
-    assert hidden == all_reduce_seconds(4 * 4e7, 2, fabric(hw))
+    plan = build_plan(card=RTX_4090, n_gpus=2)
+    hidden = exposed_seconds(plan, 10**8, 1e9, OUR_TRAINER)
+    assert hidden == all_reduce_seconds(4 * 50304 * 768, 2, fabric(plan.hw))  # the token embedding's gradient
 
 
 def test_nothing_hides_without_overlap() -> None:
-    hw = build_plan(card=RTX_4090, n_gpus=2).hw
+    plan = build_plan(card=RTX_4090, n_gpus=2)
     code = Implementation(overlapped=False)
-    assert exposed_seconds(hw, 10**8, 0, 1e9, 1, code) == pytest.approx(all_reduce_seconds(4e8, 2, fabric(hw)))
+    n_last = 50304 * 768
+    both = [all_reduce_seconds(4 * n, 2, fabric(plan.hw)) for n in (n_last, 10**8 - n_last)]
+    assert exposed_seconds(plan, 10**8, 1e9, code) == pytest.approx(sum(both))
+
+
+def test_gradients_of_two_bytes_travel_in_half_the_time() -> None:
+    whole, half = (build_plan(card=RTX_4090, n_gpus=2, precision=p) for p in (Precision.bf16, Precision.bf16_pure))
+    times = [exposed_seconds(plan, 10**9, 0.0, OUR_TRAINER) for plan in (whole, half)]
+    assert times[1] == pytest.approx(times[0] / 2, rel=0.01)
+
+
+def test_adapters_alone_travel() -> None:
+    plan = build_plan(card=RTX_4090, n_gpus=2, trainer={"adapter": Adapter.lora})
+    expected = all_reduce_seconds(4 * 10**6, 2, fabric(plan.hw))
+    assert exposed_seconds(plan, 10**6, 0.0, OUR_TRAINER) == pytest.approx(expected)
 
 
 def test_nvlink_beats_pcie_with_peer_to_peer_beats_pcie_through_the_host() -> None:
@@ -64,7 +82,29 @@ def test_ranks_on_a_cpu_talk_through_gloo() -> None:
     assert fabric(build_plan(card=CPU, n_gpus=2).hw).bus_bytes_per_second < 10e9
 
 
+def test_given_network_counts_in_place_of_the_usual_one() -> None:
+    hw = replace(build_plan(card=A100_80GB, n_gpus=8, n_nodes=2).hw, network_bytes_per_second=100e9 / 8)
+    assert fabric(hw).bus_bytes_per_second == pytest.approx(0.8 * 12.5e9)
+
+
 def test_sharding_exchanges_in_every_pass() -> None:
-    hw = build_plan(card=A100_80GB, n_gpus=8).hw
-    one, four = (exposed_seconds(hw, 7 * 10**9, 0, 0.0, n, SHARDED) for n in (1, 4))
-    assert four == pytest.approx(4 * one)
+    one, four = (build_plan(card=A100_80GB, n_gpus=8, grad_accum_steps=n) for n in (1, 4))
+    times = [exposed_seconds(plan, 7 * 10**9, 0.0, SHARDED) for plan in (one, four)]
+    assert times[1] == pytest.approx(4 * times[0])
+
+
+@pytest.mark.parametrize(("parallel", "n_messages"), [(Parallel.zero2, 2), (Parallel.zero3, 3)])
+def test_weights_are_gathered_once_or_twice_and_gradients_scattered(parallel: Parallel, n_messages: int) -> None:
+    plan = build_plan(card=RTX_4090, n_gpus=2, trainer={"parallel": parallel})
+    n_bytes = n_messages * 2 * count_params(plan.model, 1024).total
+    bus = fabric(plan.hw)
+    expected = n_bytes / 2 / bus.bus_bytes_per_second + ceil(n_bytes / (25 * MIB)) * bus.latency_seconds
+    assert exposed_seconds(plan, 10**8, 0.0, OUR_TRAINER) == pytest.approx(expected)
+
+
+def test_zero1_sends_the_weights_as_well() -> None:
+    plain, shared = (
+        build_plan(card=RTX_4090, n_gpus=2, trainer={"parallel": p}) for p in (Parallel.ddp, Parallel.zero1)
+    )
+    times = [exposed_seconds(plan, 10**8, 0.0, OUR_TRAINER) for plan in (plain, shared)]
+    assert times[1] == pytest.approx(1.5 * times[0], rel=0.02)  # an all-reduce is a scatter and a gather
