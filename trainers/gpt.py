@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from conf.choices import Attention, Positions
 from preflight.params import head_dim, n_positions
-from preflight.plan import Checkpointing, ModelPlan, TrainerPlan
+from preflight.plan import Checkpointing, ModelPlan, RunPlan
 from trainers.layers import MLP as MLP
 from trainers.layers import Block, make_norm, rotation
 from trainers.loss import IGNORED as IGNORED
@@ -51,6 +51,18 @@ class GPT(nn.Module):
             self.transformer["wte"].weight = self.lm_head.weight  # Press & Wolf 2017
         self._initialise(model.n_layer)
 
+    @classmethod
+    def of(cls, plan: RunPlan) -> GPT:
+        """As the plan wants it; `trainers.build` fills it with other weights, adapters and precision."""
+        trainer = plan.trainer
+        return cls(
+            plan.model,
+            trainer.sequence_length,
+            trainer.activation_checkpointing,
+            trainer.attention,
+            trainer.loss_chunk_tokens,
+        )
+
     def _initialise(self, n_layer: int) -> None:
         """N(0, 0.02); what writes into the residual stream is divided by sqrt(2 n_layer), as GPT-2 has it."""
         for name, parameter in self.named_parameters():
@@ -67,6 +79,7 @@ class GPT(nn.Module):
             by = rotation(idx.size(1), self.head_dim, self.theta, idx.device)
         else:
             x = x + self.transformer["wpe"](torch.arange(idx.size(1), device=idx.device))  # (T, C)
+        x = x.to(self.transformer["ln_f"].weight.dtype)  # frozen tables may have 16 bits, the stream has 32
         x = F.dropout(x, self.dropout, self.training)
         checkpointing = self.checkpointing if self.training else Checkpointing.none
         for block in self.transformer["h"].children():
@@ -93,13 +106,3 @@ class GPT(nn.Module):
                 chosen = torch.multinomial(F.softmax(logits / temperature, dim=-1), num_samples=1)
             idx = torch.cat((idx, chosen), dim=1)
         return idx
-
-
-def make_optimizer(model: GPT, trainer: TrainerPlan) -> torch.optim.AdamW:
-    """AdamW; matrices and embeddings decay, biases and norms do not (as nanoGPT). Fused: one kernel for all tensors."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": trainer.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=trainer.learning_rate, betas=(trainer.beta1, trainer.beta2), fused=True)

@@ -23,6 +23,8 @@ from preflight.machine.snapshot import World
 from preflight.plan import RunPlan, TrainerPlan
 from preflight.planfile import to_jsonable, write_json
 from trainers import distributed, sharding, stopping
+from trainers.blame import blame
+from trainers.build import build_model
 from trainers.data import TrainStream, eval_batches
 from trainers.job import Job as Job
 from trainers.meters import ACTUAL_NAME, Meters
@@ -41,7 +43,8 @@ def train(job: Job) -> Actual:
     try:
         return pretrain(job, meters)
     except Exception as error:
-        meters.record_failure(job, error)
+        rank = distributed.world_from_environment().rank
+        meters.record_failure(job, blame(job.run_dir, rank, meters.n_steps_done, error))
         raise
 
 
@@ -73,15 +76,9 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
 
     # ---- model and optimizer
     meters.attach(device)
-    torch.manual_seed(plan.seed)  # weights are drawn on the CPU: the same on every device and any number of ranks
-    raw_model = GPT(
-        plan.model,
-        trainer.sequence_length,
-        trainer.activation_checkpointing,
-        attention=trainer.attention,
-        loss_chunk_tokens=trainer.loss_chunk_tokens,
-    ).to(device)
-    optimizer = make_optimizer(raw_model, trainer)
+    raw_model = build_model(plan, device)
+    sharding.shard(raw_model, trainer, world, device)
+    optimizer = make_optimizer(raw_model, trainer, sharding.maker(trainer, world))
     scaler = make_scaler(trainer.precision, device)
 
     # ---- resume
@@ -103,12 +100,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         progress.say(f"resumed after step {step}")
 
     # ---- compile, then wrap
-    model: nn.Module = torch.compile(raw_model) if trainer.compile else raw_model  # type: ignore[assignment]
-    ddp_model = model
-    if world.world_size > 1:
-        device_ids = [world.local_rank] if device.type == "cuda" else None
-        ddp_model = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=trainer.bucket_views)
-        distributed.keep_until_exit(ddp_model)
+    model, ddp_model = sharding.wrap(raw_model, trainer, world, device)
 
     # ---- the loop; `step` counts finished steps
     raw_model.train()

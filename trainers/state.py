@@ -18,7 +18,7 @@ import torch
 from preflight.machine.host import read_linux
 from preflight.machine.snapshot import World
 from preflight.planfile import to_jsonable
-from trainers import checkpoint, distributed
+from trainers import checkpoint, distributed, sharding
 from trainers.job import Job
 from trainers.meters import Meters
 
@@ -52,10 +52,10 @@ class Saver:
 
     def save(self, step: int, *, at_once: bool = False) -> None:
         """The state after `step`; on the disk when this returns if `at_once`, else soon where saving runs beside."""
+        self.wait()
+        content = self._content()  # every rank gives its slices
         if self.world.rank != 0:
             return
-        self.wait()
-        content = self._content()
         if at_once or not self.job.plan.trainer.save_beside or not has_room_for(content):
             self._write(step, content)
         else:
@@ -75,8 +75,8 @@ class Saver:
     def _content(self) -> dict[str, Any]:
         """The plan that made it and who was told are in it too."""
         return {
-            "model": self.state.model.state_dict(),
-            "optimizer": self.state.optimizer.state_dict(),
+            "model": sharding.whole_model(self.state.model, keep=self.world.rank == 0),
+            "optimizer": sharding.whole_optimizer(self.state.optimizer, keep=self.world.rank == 0),
             "scaler": self.state.scaler.state_dict(),
             "plan": json.dumps(to_jsonable(self.job.plan)),
             "wandb_run_id": self.meters.tracker.run_id,
@@ -101,8 +101,7 @@ def resume(job: Job, state: State, meters: Meters, world: World) -> Resumed:
     if not step:
         return Resumed(passed_over=passed_over)
     saved = checkpoint.load(checkpoint.path_of(job.run_dir, step))
-    state.model.load_state_dict(saved["model"])
-    state.optimizer.load_state_dict(saved["optimizer"])
+    sharding.load_whole(state.model, state.optimizer, saved)
     state.scaler.load_state_dict(saved["scaler"])
     meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
     meters.val_step = saved.get("val_step")

@@ -22,7 +22,7 @@ from conf.schema import ModelConfig
 from preflight.params import count_params
 from preflight.plan import Checkpointing, ModelPlan
 from preflight.resolve.presets import model_plan, preset_names
-from trainers.gpt import GPT, IGNORED, make_optimizer
+from trainers.gpt import GPT, IGNORED
 
 MODEL_FOLDER = Path(__file__).parents[2] / "conf" / "model"
 T = 16
@@ -191,12 +191,3 @@ def test_generate_repeats_itself_at_temperature_zero_and_stays_in_the_vocabulary
     assert greedy.shape == (1, 2 * T + 1)
     assert torch.equal(greedy, model.generate(start, 2 * T, temperature=0))
     assert torch.equal(model.generate(start, T, top_k=1), model.generate(start, T, temperature=0))
-
-
-def test_make_optimizer_decays_matrices_and_embeddings_only(make_plan):
-    model = small_gpt(bias=True, qkv_bias=True)
-    decayed, not_decayed = make_optimizer(model, make_plan().trainer).param_groups
-    assert (decayed["weight_decay"], not_decayed["weight_decay"]) == (0.1, 0.0)
-    assert {p.dim() for p in decayed["params"]} == {2}
-    assert {p.dim() for p in not_decayed["params"]} == {1}
-    assert len(decayed["params"]) + len(not_decayed["params"]) == len(list(model.parameters()))

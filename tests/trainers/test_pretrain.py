@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from conf.choices import Float32Matmul
 from preflight.actual import Actual
 from preflight.errors import TrainingFailed
 from preflight.plan import Precision, RunPlan
@@ -199,7 +200,8 @@ def test_train_really_runs_in_the_precision_of_the_plan(
         return y
 
     monkeypatch.setattr(MLP, "forward", spy)
-    job = make_job(small_plan(n_steps=2, precision=Precision[precision]))
+    matmul = {"float32_matmul_precision": Float32Matmul.high} if precision == "tf32" else {}
+    job = make_job(small_plan(n_steps=2, precision=Precision[precision], trainer=matmul))
     train(job)
     assert seen == {(inside, torch.float32, "high" if precision == "tf32" else "highest")}
     state = last_state(job)
