@@ -66,6 +66,7 @@ class Workload(NamedTuple):
     has_buckets: bool  # DDP: gradients are views of buckets that live from construction to the end
     mask_bytes: int  # of one element of a dropout mask
     stores_attention_matrix: bool  # attention without a fused kernel
+    attention_blocks: bool = False  # written out as trainers/attention.py does: 16 bit, without most of what is masked
     n_eval_sequences: int | None = None  # None: as many as in training; 0: no evaluation
     copies_buckets: bool = False  # DDP without gradient_as_bucket_view: a second copy of the gradients
     optimizer: Optimizer = Optimizer.adamw
@@ -108,6 +109,7 @@ def workload_of(plan: RunPlan) -> Workload:
         mask_bytes=numerics.compute if on_cpu else 1,  # CPU: noise in the tensor's own type; CUDA: bool
         # the CPU's flash kernel has no dropout
         stores_attention_matrix=trainer.attention is Attention.eager or (on_cpu and model.dropout > 0),
+        attention_blocks=trainer.attention is Attention.eager,
         n_eval_sequences=trainer.eval_micro_batch_size,
         copies_buckets=is_ddp and not trainer.bucket_views,
         optimizer=trainer.optimizer,

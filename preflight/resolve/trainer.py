@@ -12,6 +12,7 @@ from conf.schema import Config
 from preflight.hw_plan import Card, CardKind
 from preflight.plan import Checkpointing, Precision, TrainerPlan
 from preflight.resolve.batch import Batch
+from preflight.resolve.kernels import default_attention
 from preflight.resolve.resolution import Resolution
 from preflight.schedule import (
     at_most_the_data,
@@ -71,8 +72,8 @@ def resolve_trainer(config: Config, needs: Needs, resolution: Resolution) -> Tra
         ),
         keep_checkpoints=trainer.keep_checkpoints,
         log_interval=choose("trainer.log_interval", trainer.log_interval, log_interval, "default"),
-        attention=choose("trainer.attention", trainer.attention, Attention.sdpa, "default"),
-        float32_matmul_precision=trainer.float32_matmul_precision or _float32_matmul(needs.precision),
+        attention=choose("trainer.attention", trainer.attention, _attention(config, needs), "default"),
+        float32_matmul_precision=_float32_matmul(trainer.float32_matmul_precision, needs.precision),
         loss_chunk_tokens=trainer.loss_chunk_tokens,
         parallel=trainer.parallel,
         bucket_views=trainer.bucket_views,
@@ -91,8 +92,18 @@ def resolve_trainer(config: Config, needs: Needs, resolution: Resolution) -> Tra
     )
 
 
-def _float32_matmul(precision: Precision) -> Float32Matmul:
-    return Float32Matmul.high if precision is Precision.tf32 else Float32Matmul.highest
+def _float32_matmul(given: Float32Matmul | None, precision: Precision) -> Float32Matmul:
+    return given or (Float32Matmul.high if precision is Precision.tf32 else Float32Matmul.highest)
+
+
+def _attention(config: Config, needs: Needs) -> Attention:
+    return default_attention(
+        needs.card_kind,
+        needs.precision,
+        _float32_matmul(config.trainer.float32_matmul_precision, needs.precision),
+        sequence_length=needs.batch.sequence_length,
+        dropout=config.model.dropout,
+    )
 
 
 def _optimizer_kernel(optimizer: Optimizer) -> OptimizerKernel:

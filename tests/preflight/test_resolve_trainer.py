@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from resolving import LAPTOP, RTX_4090, resolved, with_gpus
 
+from conf.choices import Attention
 from preflight.plan import Checkpointing, Precision
 
 
@@ -38,6 +39,22 @@ def test_compile_is_on_for_cards_and_off_for_the_cpu():
     assert resolved("hw=4090").trainer.compile
     assert not resolved("hw=cpu").trainer.compile
     assert not resolved("hw=4090", "trainer.compile=false").trainer.compile
+
+
+@pytest.mark.parametrize(
+    ("overrides", "attention"),
+    [
+        (["hw=4090"], Attention.sdpa),
+        (["hw=cpu"], Attention.eager),  # bf16
+        (["hw=cpu", "trainer.precision=fp32"], Attention.sdpa),
+        (["hw=cpu", "trainer.precision=fp32", "trainer.float32_matmul_precision=medium"], Attention.eager),
+        (["hw=cpu", "trainer.precision=fp32", "model.dropout=0.1"], Attention.eager),  # no fused kernel has dropout
+        (["hw=cpu", "trainer.sequence_length=2048"], Attention.sdpa),
+        (["hw=cpu", "trainer.attention=sdpa"], Attention.sdpa),
+    ],
+)
+def test_attention_is_written_out_where_that_is_faster(overrides, attention):
+    assert resolved(*overrides).trainer.attention is attention
 
 
 def test_ten_billion_tokens_are_20345_steps():
