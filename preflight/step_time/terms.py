@@ -7,6 +7,8 @@ as the backward pass does not hide them. Not modelled, but in the band: data sta
 
 from __future__ import annotations
 
+from math import ceil
+
 from conf.choices import Adapter, Attention, Parallel
 from preflight.attention_blocks import n_scores as block_scores
 from preflight.params import adapter_params, count_params
@@ -30,6 +32,7 @@ HALF_PRECISIONS = (Precision.bf16, Precision.fp16, Precision.bf16_pure)
 ALIGNED_VALUES = 8  # of 2 bytes (NVIDIA's Matrix Multiplication Background User's Guide, tensor core requirements)
 UNPACKED_BYTES = 0.5 + 2 + 2  # NF4 read, 16 bits written, and read by the matmul
 PURE_BYTES_FACTOR = 0.6  # the residual stream, half of the traffic, in 2 bytes in place of 4; norms as before
+CHUNK_SUM_BYTES = 16.0  # a chunk of fp32 sums written, read, added to the whole
 BUCKET_COPIES_BYTES = 16.0  # a gradient into its bucket and back
 HOST_OVERLAP_POWER = 3.0  # card and host overlap, but for the ends of a pass: a smooth maximum
 
@@ -114,6 +117,9 @@ def _head_seconds(
     forward = n_tokens * head_forward_flops_per_token(plan.model) / flops_per_second
     loss_bytes = constants.compiled_loss_bytes if trainer.compile else constants.eager_loss_bytes
     loss = n_tokens * vocab_size * loss_bytes / rates.bytes_per_second
+    if trainer.loss_chunk_tokens:  # the sum of the weight's gradient is read and written for every chunk
+        n_chunks = ceil(n_tokens / trainer.loss_chunk_tokens)
+        loss += n_chunks * CHUNK_SUM_BYTES * vocab_size * plan.model.n_embd / rates.bytes_per_second
     return n_products * forward / (1.0 if fits else constants.unaligned_matmul_fraction) + loss
 
 

@@ -93,7 +93,7 @@ def test_find_card_reads_device_names_and_short_names(name: str, short: str):
         "NVIDIA GB200",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA L40",
-        "NVIDIA GeForce RTX 3080",
+        "NVIDIA GeForce RTX 3080 12GB",
         "",
     ],
 )
@@ -113,11 +113,11 @@ def test_find_card_names_the_nearest_when_unknown():
 
 def test_every_short_name_finds_its_own_row():
     assert [find_card(name).name for name in card_names()] == list(card_names())
-    assert len(set(card_names())) == len(card_names()) == 34
+    assert len(set(card_names())) == len(card_names()) == 46
 
 
 def test_is_ambiguous_only_for_names_that_fit_several_variants():
-    assert [name for name in card_names() if is_ambiguous(name)] == ["3060", "4060ti", "v100", "h100", "mi250x"]
+    assert [name for name in card_names() if is_ambiguous(name)] == ["3060", "3080", "4060ti", "v100", "h100", "mi250x"]
     assert is_ambiguous("a100")
     assert is_ambiguous("NVIDIA H100")
     assert not is_ambiguous("a100_80gb")
