@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class Actual:
     torch: str
     energy_is_measured: bool = False  # counted by the cards; False: assumed watts times hours
     first_step: int = 0  # steps that earlier segments had done: the totals are of those after it
+    early_peaks_bytes: Mapping[str, int | None] = field(default_factory=dict)  # step_2_* and evaluation_* peaks
+    logging_seconds: float | None = None  # of the steps' time: inside calls that print, write and track
     n_skipped_steps: int = 0  # of this segment: fp16 gradients were not finite, the scaler left the weights alone
 
 
@@ -53,9 +55,12 @@ NUMBERS = (
     "n_steps_done",
     "first_step",
     "n_skipped_steps",
+    "logging_seconds",
     "train_loss",
     "val_loss",
 )
+PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+EARLY_PEAKS = tuple(f"{moment}_{peak}" for moment in ("step_2", "evaluation") for peak in PEAKS)
 
 
 TOTALS = ("wall_seconds", "cost_usd", "energy_kwh", "co2_kg", "val_loss")  # leaves that grow with the steps done
@@ -74,5 +79,6 @@ def wall_leaf(term: str) -> str:
 def flat_actual(actual: Actual) -> dict[str, float | int | None]:
     """`actual/<leaf>` numbers; `preflight.flat.flat_estimate` has the same leaves. None: not measured."""
     leaves = {leaf: getattr(actual, leaf) for leaf in NUMBERS}
+    leaves |= {leaf: actual.early_peaks_bytes.get(leaf) for leaf in EARLY_PEAKS}
     leaves |= {wall_leaf(term): seconds for term, seconds in actual.wall_terms_seconds.items()}
     return {f"actual/{leaf}": value for leaf, value in leaves.items()}

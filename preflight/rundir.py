@@ -62,6 +62,7 @@ def plan_document(bill: Bill, findings: tuple[Finding, ...]) -> dict[str, Any]:
             "peak_flops_per_second": step.peak_flops_per_second,
             "usd_per_hour": rates.usd_per_hour,
             "watts": rates.watts,
+            "usable_bytes": bill.estimate.memory.usable_bytes,
         },
     }
 

@@ -35,6 +35,7 @@ class Job:
     peak_flops_per_second: float | None  # of all ranks, at the plan's precision; None: unknown
     usd_per_hour: float | None  # of all nodes; None: unknown
     watts: float | None  # of all nodes, at the wall; None: unknown
+    usable_bytes: int | None = None  # of one rank's memory, by the budget; None: unknown
     estimate: Mapping[str, float | int | str | None]  # flat `estimate/*`, shown beside the actual numbers
     stop: Stop = field(default_factory=NeverStop)
     progress: TextIO = field(default_factory=lambda: sys.stdout)

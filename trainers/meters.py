@@ -3,138 +3,35 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
-from preflight.actual import Actual, flat_actual
-from preflight.errors import ExitCode, PreflightError
+from preflight.actual import PEAKS, Actual, flat_actual
 from preflight.planfile import write_json
 from preflight.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 from trainers import distributed
+from trainers.card_meters import EnergyMeter
+from trainers.clocks import StepTimer, Stopwatch, Stream, TimedStream
 from trainers.job import Job
 from trainers.memory_meters import MemoryMeter
+from trainers.outcome import Failure
+from trainers.spent_book import SpentBook
 from trainers.stopping import EXIT_CODES
 from trainers.tracking import NoTracker, Tracker
 from trainers.warn import warn
 
 ACTUAL_NAME = "actual.json"
-N_WARMUP_STEPS = 5  # allocators, caches and clocks settle; not counted in the median when there are more
 
 
-class Stopwatch:
-    """Every second since launch.py started belongs to exactly one term, so the terms sum to the wall time."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """Of all ranks. None: unknown."""
 
-    def __init__(self, started_unix: float) -> None:
-        self.terms_seconds = dict.fromkeys(
-            ("startup", "compile", "steps", "evaluations", "checkpoints", "data", "shutdown"), 0.0
-        )
-        self._mark = time.perf_counter()
-        self.terms_seconds["startup"] = max(0.0, time.time() - started_unix)
-
-    def lap(self, term: str) -> float:
-        """What has passed since the last lap was `term`."""
-        now = time.perf_counter()
-        seconds, self._mark = now - self._mark, now
-        self.terms_seconds[term] += seconds
-        return seconds
-
-    @property
-    def elapsed_seconds(self) -> float:
-        """Since launch.py started."""
-        return sum(self.terms_seconds.values()) + time.perf_counter() - self._mark
-
-
-class StepTimer:
-    """Seconds of each step: CUDA events on a card, which time without making the host wait, else the clock."""
-
-    def __init__(self) -> None:
-        self.device = torch.device("cpu")
-        self.seconds: list[float] = []
-        self._pending: list[tuple[Any, Any]] = []
-        self._begin: Any = None
-
-    def begin(self) -> None:
-        """A step begins."""
-        self._begin = self._now()
-
-    def end(self) -> None:
-        """It has been issued (cuda) or is done."""
-        if self.device.type == "mps":
-            torch.mps.synchronize()
-        self._pending.append((self._begin, self._now()))
-
-    def collect(self) -> None:
-        """Read the clocks of the steps so far; call it where the host has waited for the device anyway."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-            self.seconds += [begin.elapsed_time(end) / 1e3 for begin, end in self._pending]
-        else:
-            self.seconds += [end - begin for begin, end in self._pending]
-        self._pending.clear()
-
-    def settled(self) -> list[float]:
-        """After the warm-up; all but the first where a run is too short for one."""
-        return self.seconds[min(N_WARMUP_STEPS, max(0, len(self.seconds) - 1)) :]
-
-    def median_seconds(self) -> float | None:
-        """Of the settled steps."""
-        return statistics.median(self.settled()) if self.seconds else None
-
-    def p90_seconds(self) -> float | None:
-        """Of the settled steps: the slow ones."""
-        settled = sorted(self.settled())
-        return settled[min(len(settled) - 1, int(0.9 * len(settled)))] if settled else None
-
-    def first_step_excess_seconds(self) -> float:
-        """Compilation and first-time work: what the first step took beyond an ordinary one."""
-        return self.seconds[0] - (self.median_seconds() or 0.0) if len(self.seconds) > 1 else 0.0
-
-    def _now(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-
-class EnergyMeter:
-    """The card's own counter of joules (NVML, Volta and newer). Elsewhere None: watts x hours is no measurement."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._handle = _nvml_handle(device)
-        self._start = self._millijoules()
-
-    def joules(self) -> float | None:
-        """Since this meter was made."""
-        now = self._millijoules()
-        return None if now is None or self._start is None else (now - self._start) / 1e3
-
-    def _millijoules(self) -> int | None:
-        if self._handle is None:
-            return None
-        import pynvml
-
-        try:
-            return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        except pynvml.NVMLError:  # older than Volta, or a MIG slice: no counter
-            return None
-
-
-def _nvml_handle(device: torch.device) -> Any:
-    """By UUID, since CUDA_VISIBLE_DEVICES renumbers cards and NVML does not follow."""
-    if device.type != "cuda" or torch.version.cuda is None:
-        return None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except pynvml.NVMLError:  # no NVML in this container, or a MIG slice
-        return None
+    peaks_bytes: tuple[int | None, int | None, int | None]  # allocated, reserved, device: the largest
+    joules: float | None  # the sum
 
 
 class Meters:
@@ -149,6 +46,11 @@ class Meters:
         self.val_step: int | None = None  # after which it was measured
         self.n_skipped_steps = 0
         self.evaluation_seconds: list[float] = []
+        self.checkpoint_seconds: list[float] = []  # each, as far as the loop waited
+        self.logging_seconds = 0.0  # inside calls that print, write and track
+        self.early_peaks_bytes: dict[str, int | None] = {}
+        self.stream: TimedStream | None = None
+        self.book: SpentBook | None = None  # rank 0's
         self.tracker: Tracker = NoTracker()
         self.device: torch.device | None = None
 
@@ -158,24 +60,39 @@ class Meters:
         self.steps.device = self.device = device
         self.energy = EnergyMeter(device)
 
-    def actual(self, job: Job, reason: str) -> Actual:
-        """The worst rank's memory, all ranks' energy, this rank's times. Every rank must call it."""
-        peaks = _max_or_none([*self.memory.peaks(), self.memory.base_bytes])
-        n_silent, joules = distributed.sum_over_ranks(
-            [float(self.energy.joules() is None), self.energy.joules() or 0.0]
-        )
-        return self._actual(job, peaks, None if n_silent else joules, int(EXIT_CODES[reason]), reason or "done", None)
+    def timed(self, stream: Stream, device: torch.device) -> TimedStream:
+        """The same stream, with a clock."""
+        self.stream = TimedStream(stream, device)
+        return self.stream
 
-    def record_failure(self, job: Job, error: Exception) -> None:
+    def gather(self) -> Gathered:
+        """Every rank must call it."""
+        mine = self.energy.joules()
+        peaks = _max_or_none(list(self.memory.peaks()))
+        n_silent, joules = distributed.sum_over_ranks([float(mine is None), mine or 0.0])
+        return Gathered(peaks_bytes=(peaks[0], peaks[1], peaks[2]), joules=None if n_silent else joules)
+
+    def note_early_peaks(self, moment: str, gathered: Gathered) -> None:
+        """Once: after step 2, and after the first evaluation."""
+        for name, n_bytes in zip(PEAKS, gathered.peaks_bytes, strict=True):
+            self.early_peaks_bytes.setdefault(f"{moment}_{name}", n_bytes)
+
+    def actual(self, job: Job, reason: str, why: str = "") -> Actual:
+        """The worst rank's memory, all ranks' energy, this rank's times; `why` in full. Every rank must call it."""
+        gathered = self.gather()
+        peaks = [*gathered.peaks_bytes, *_max_or_none([self.memory.base_bytes])]
+        said = why or reason or "done"
+        return self._actual(job, peaks, gathered.joules, int(EXIT_CODES[reason]), said, None)
+
+    def record_failure(self, job: Job, cause: Failure) -> None:
         """What this rank knows goes to actual.json, unless another failed before; here no rank waits for another."""
-        rank = distributed.world_from_environment().rank
-        code = int(error.exit_code if isinstance(error, PreflightError) else ExitCode.TRAINING_FAILED)
-        reason = f"rank {rank}, after step {self.n_steps_done}: {str(error) or type(error).__name__}"
         peaks: list[int | None] = [None] * 4
         if self.device is not None:
             with suppress(RuntimeError):  # a card that has failed may not answer: unknown then
                 peaks = [*self.memory.peaks(), self.memory.base_bytes]
-        measured = self._actual(job, peaks, None, code, reason, rank)
+        measured = self._actual(job, peaks, None, cause.exit_code, cause.reason, cause.rank)
+        if self.book is not None and measured.wall_seconds is not None:
+            self.book.note(measured.wall_seconds, measured.cost_usd, measured.energy_kwh, now=True)
         try:
             write_json({"actual": measured}, job.run_dir / ACTUAL_NAME, exclusive=True)
         except FileExistsError:
@@ -205,7 +122,7 @@ class Meters:
         self.watch.lap("shutdown")
         terms_seconds = self._terms_seconds(plan.trainer.compile)
         wall_seconds = sum(terms_seconds.values())
-        energy_kwh = _energy_kwh(job, joules, wall_seconds)
+        energy_kwh = energy_kwh_of(job, joules, wall_seconds)
         g_co2_per_kwh = plan.hw.electricity.g_co2_per_kwh
         step_seconds = self.steps.median_seconds()
         return Actual(
@@ -225,6 +142,8 @@ class Meters:
             n_steps_done=self.n_steps_done,
             n_skipped_steps=self.n_skipped_steps,
             first_step=self.first_step,
+            logging_seconds=self.logging_seconds,
+            early_peaks_bytes=self.early_peaks_bytes,
             train_loss=self.train_loss,
             val_loss=self.val_loss,
             exit_code=exit_code,
@@ -238,6 +157,8 @@ class Meters:
     def _terms_seconds(self, is_compiled: bool) -> dict[str, float]:
         """What the first step (and a compiled model's first evaluation) took beyond an ordinary one is `compile`."""
         terms = dict(self.watch.terms_seconds)
+        waited = min(terms["steps"], self.stream.seconds if self.stream else 0.0)
+        terms["steps"], terms["data_wait"] = terms["steps"] - waited, waited
         excess = {"steps": self.steps.first_step_excess_seconds()}
         if is_compiled and len(self.evaluation_seconds) > 1:
             excess["evaluations"] = self.evaluation_seconds[0] - statistics.median(self.evaluation_seconds[1:])
@@ -248,7 +169,7 @@ class Meters:
         return terms
 
 
-def _energy_kwh(job: Job, joules: float | None, wall_seconds: float) -> float | None:
+def energy_kwh_of(job: Job, joules: float | None, wall_seconds: float) -> float | None:
     """The cards' counters, the host beside them, what the building adds; without counters the bill's watts."""
     hw = job.plan.hw
     if joules is None:

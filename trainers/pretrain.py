@@ -71,7 +71,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         ensure_prepared(job.plan, progress.say)
     distributed.wait_for_all()
     plan = replace(job.plan, data=ensure_prepared(job.plan, progress.say))
-    stream = TrainStream(plan, world, device)
+    stream = meters.timed(TrainStream(plan, world, device), device)
     meters.watch.lap("data")
 
     # ---- model and optimizer
@@ -133,7 +133,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
             step_loss += loss.detach()
 
         # clip, update, let go of the gradients
-        votes = distributed.begin_vote(stopping.vote(job, meters.watch.elapsed_seconds))
+        votes = distributed.begin_vote(progress.guard.vote(step + 1))
         if trainer.grad_clip:
             scaler.unscale_(optimizer)
             grad_norm = sharding.clip_gradients(raw_model, trainer.grad_clip)
@@ -153,7 +153,8 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         must_evaluate = is_end or (is_due(trainer.eval_interval, step) and not reason)
         must_save = is_end or is_due(trainer.checkpoint_interval, step)
         must_log = is_end or bool(reason) or step % trainer.log_interval == 0 or step == 1
-        if must_log or must_evaluate or must_save or device.type == "cpu":
+        must_look = must_log or progress.is_early(step)
+        if must_look or must_evaluate or must_save or device.type == "cpu":
             recent = distributed.mean_over_ranks(torch.stack(losses).tolist())
             losses.clear()
             meters.steps.collect()
@@ -162,9 +163,10 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
         if reason:  # asked to stop: nothing comes before the checkpoint
             meters.watch.lap("steps")
             saver.save(step, at_once=True)
-            meters.watch.lap("checkpoints")
+            meters.checkpoint_seconds.append(meters.watch.lap("checkpoints"))
+        if must_look:
+            progress.look(step)
         if must_log:
-            meters.memory.look()
             progress.log(step, recent[-1], step_rate, None if grad_norm is None else grad_norm.item())
         meters.watch.lap("steps")
 
@@ -173,17 +175,18 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
             look_at_held_out(model, plan, world, device, meters, progress, step)
         if must_save and not reason:
             saver.save(step, at_once=is_end)
-        meters.watch.lap("checkpoints")
+            meters.checkpoint_seconds.append(meters.watch.lap("checkpoints"))
 
     # ---- the end: measure once more after the tracker has been told, which takes time too
     if reason:
-        progress.say(f"stopped after step {step} ({reason}), checkpoint saved")
-
-    measured = meters.actual(job, reason)
+        progress.stopped(step, reason)
+    why = progress.guard.why
+    measured = meters.actual(job, reason, why)
     if is_first_rank:
         meters.tell_tracker(measured)
-    measured = meters.actual(job, reason)
+    measured = meters.actual(job, reason, why)
     if is_first_rank:
+        progress.guard.known.note_spent(now=True)
         write_json({"actual": measured}, job.run_dir / ACTUAL_NAME)
     distributed.leave()
     return measured

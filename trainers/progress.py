@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds, format_usd
+from preflight.money import format_money
+from preflight.units import SECONDS_PER_DAY, format_count, format_seconds
+from trainers.forecast import flat_forecast
+from trainers.guard import Guard
 from trainers.job import Job
 from trainers.meters import Meters, mfu
 from trainers.warn import warn
@@ -23,6 +28,7 @@ class Progress:
         self.job, self.meters, self.is_first_rank = job, meters, is_first_rank
         self.first_step = 0
         self._lost: set[str] = set()  # what can no longer be written to, each said once
+        self.guard = Guard(job, meters, self.say, is_first_rank=is_first_rank)
 
     def start_after(self, step: int) -> None:
         """Steps up to this one were done earlier."""
@@ -35,50 +41,91 @@ class Progress:
         if self.is_first_rank and "the output" not in self._lost:
             self._attempt(lambda: print(text, file=self.job.progress, flush=True), "the output")
 
+    def is_early(self, step: int) -> bool:
+        """After 1, 2, 4, 8, ... steps the guard has a look, however seldom lines are printed."""
+        n = step - self.first_step
+        return n & (n - 1) == 0
+
+    def look(self, step: int) -> None:
+        """Measure and judge; every rank must call it."""
+        with self._counted():
+            self.guard.look(step)
+
     def log(self, step: int, loss: float, learning_rate: float, grad_norm: float | None) -> None:
-        """The line that people watch."""
-        if not self.is_first_rank:
-            return
-        trainer = self.job.plan.trainer
-        step_seconds = self.meters.steps.median_seconds()
+        """The line that people watch, after a look."""
+        if self.is_first_rank:
+            with self._counted():
+                self._log(step, loss, learning_rate, grad_norm)
+
+    def _log(self, step: int, loss: float, learning_rate: float, grad_norm: float | None) -> None:
+        trainer, spending = self.job.plan.trainer, self.guard.known.spending()
+        step_seconds = self.meters.steps.recent_seconds()
         tokens_per_second = trainer.tokens_per_step / step_seconds if step_seconds else None
         utilisation = mfu(self.job.flops_per_step, step_seconds, self.job.peak_flops_per_second)
-        elapsed_seconds = self.meters.watch.elapsed_seconds
-        money_usd = (
-            None if self.job.usd_per_hour is None else self.job.usd_per_hour * elapsed_seconds / SECONDS_PER_HOUR
-        )
+        forecast = {} if self.guard.forecast is None else flat_forecast(self.guard.forecast, time.time())
         self._write(step, {
             "train/loss": loss,
             "learning_rate": learning_rate,
             "grad_norm": grad_norm if grad_norm is not None and math.isfinite(grad_norm) else None,  # fp16 overflows
             "n_tokens": step * trainer.tokens_per_step,
-            "step_seconds": step_seconds,
-            "tokens_per_second": tokens_per_second,
-            "mfu": utilisation,
-            "elapsed_seconds": elapsed_seconds,
-            "cost_usd": money_usd,
+            "actual/step_seconds": step_seconds,
+            "actual/tokens_per_second": tokens_per_second,
+            "actual/mfu": utilisation,
+            "actual/wall_seconds": spending.wall_seconds,
+            "actual/cost_usd": spending.cost_usd,
+            "actual/energy_kwh": spending.energy_kwh,
+            **{f"actual/{leaf}": n_bytes for leaf, n_bytes in self.guard.peaks_bytes.items()},
+            **forecast,
         })  # fmt: skip
         self.say(" | ".join((
             f"step {step:>{len(str(trainer.n_steps))}}/{trainer.n_steps}",
             f"loss {loss:.4f}",
             f"{format_count(tokens_per_second)} tok/s" if tokens_per_second else "tok/s unknown",
             f"MFU {utilisation:.1%}" if utilisation else "MFU unknown",
-            f"elapsed {format_seconds(elapsed_seconds)}",
-            f"left {format_seconds(self.remaining_seconds(step))}",
-            "money unknown" if money_usd is None else format_usd(money_usd),
+            f"elapsed {format_seconds(spending.wall_seconds)}",
+            self._left_words(step),
+            self._money_words(spending.cost_usd),
         )))  # fmt: skip
 
-    def evaluated(self, step: int, val_loss: float, seconds: float) -> None:
-        """The loss on held-out text."""
-        if self.is_first_rank:
-            self._write(step, {"val/loss": val_loss})
-            self.say(f"step {step} | held-out loss {val_loss:.4f} | evaluated in {format_seconds(seconds)}")
+    def _left_words(self, step: int) -> str:
+        """`left 7.5 min (7.1 min to 8.0 min), done 14:32`; before steps have settled nobody knows."""
+        if step == self.job.plan.trainer.n_steps:
+            return "left 0 s"
+        if self.guard.forecast is None:
+            return "left unknown yet"
+        left = self.guard.forecast.remaining_seconds
+        band = f"{format_seconds(left.low)} to {format_seconds(left.high)}"
+        return f"left {format_seconds(left.mid)} ({band}), done {_clock(time.time() + left.mid, left.mid)}"
 
-    def remaining_seconds(self, step: int) -> float:
-        """Steps left at the median pace; evaluations and checkpoints at the share they have had so far."""
-        terms, n_done = self.meters.watch.terms_seconds, step - self.first_step
-        beside_the_steps = (terms["evaluations"] + terms["checkpoints"]) / n_done if n_done else 0.0
-        return (self.job.plan.trainer.n_steps - step) * ((self.meters.steps.median_seconds() or 0.0) + beside_the_steps)
+    def _money_words(self, usd: float | None) -> str:
+        """`$0.12 of $0.45`: so far, and by the forecast."""
+        if usd is None:
+            return "money unknown"
+        money = self.job.plan.budget.money
+        final = None if self.guard.forecast is None else self.guard.forecast.cost_usd
+        return format_money(usd, money) + ("" if final is None else f" of {format_money(final.mid, money)}")
+
+    def evaluated(self, step: int, val_loss: float, seconds: float) -> None:
+        """The loss on held-out text; every rank must call it."""
+        with self._counted():
+            if len(self.meters.evaluation_seconds) == 1:
+                self.meters.note_early_peaks("evaluation", self.meters.gather())
+            if self.is_first_rank:
+                self._write(step, {"val/loss": val_loss})
+                self.say(f"step {step} | held-out loss {val_loss:.4f} | evaluated in {format_seconds(seconds)}")
+
+    def stopped(self, step: int, reason: str) -> None:
+        """Why, and how it goes on."""
+        why, remedy = self.guard.why or reason, f" {self.guard.remedy}".rstrip()
+        self.say(f"stopped after step {step} ({why}), checkpoint saved")
+        self.say(f"  To go on: python launch.py resume={self.job.run_dir}{remedy}")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Its time is known, since it must be little."""
+        begin = time.perf_counter()
+        yield
+        self.meters.logging_seconds += time.perf_counter() - begin
 
     def _write(self, step: int, metrics: Metrics) -> None:
         def append() -> None:
@@ -115,3 +162,10 @@ def _step_of(line: str) -> int | None:
         return int(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def _clock(unix_seconds: float, away_seconds: float) -> str:
+    """This machine's time; with the day when it is another one."""
+    return time.strftime(
+        "%H:%M" if away_seconds < SECONDS_PER_DAY / 2 else "%a %d %b %H:%M", time.localtime(unix_seconds)
+    )

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from preflight.plan import RunPlan
-from trainers import meters as module
+from trainers import clocks as module
+from trainers.card_meters import EnergyMeter
+from trainers.clocks import StepTimer, Stopwatch
 from trainers.job import Job
 from trainers.memory_meters import MemoryMeter, peak_resident_bytes, resident_bytes
-from trainers.meters import EnergyMeter, Meters, StepTimer, Stopwatch, mfu
+from trainers.meters import Meters, mfu
 from trainers.pretrain import train
 
 CPU = torch.device("cpu")
@@ -28,8 +30,8 @@ def test_stopwatch_gives_every_second_to_one_term(monkeypatch: pytest.MonkeyPatc
     watch.lap("steps")
     watch.lap("steps")
     assert watch.terms_seconds == {
-        "startup": 2.0, "compile": 0.0, "steps": 7.0, "evaluations": 0.0, "checkpoints": 0.0, "data": 3.0,
-        "shutdown": 0.0,
+        "startup": 2.0, "compile": 0.0, "steps": 7.0, "data_wait": 0.0, "evaluations": 0.0, "checkpoints": 0.0,
+        "data": 3.0, "shutdown": 0.0,
     }  # fmt: skip
     assert watch.elapsed_seconds == 12.0
 
