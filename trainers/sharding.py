@@ -14,6 +14,7 @@ of the four, goes on from them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -126,7 +127,9 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 
 
 def _shared_out(groups: list[Group], rule: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
-    from torch.distributed.optim import ZeroRedundancyOptimizer
+    with warnings.catch_warnings():  # importing it compiles optimizers of no use here with torch.jit
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
 
     return ZeroRedundancyOptimizer(groups, optimizer_class=rule, **settings)
 
