@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from launcher.output import complain, say
 from preflight import rundir
 from preflight.bill import Bill, for_launch, make_bill
 from preflight.calibration.calibrate import calibrate
+from preflight.calibration.probes import read_probes, with_probes
 from preflight.checks.check import check
 from preflight.errors import ConfigError, ExitCode, PreflightError, Problem
 from preflight.machine.snapshot import Machine, probe
@@ -97,6 +99,7 @@ def planned(config: Config, machine: Machine, argv: Sequence[str]) -> tuple[RunP
     plan = resolve(config, machine, command=_command(argv), created_at=datetime.now(UTC).isoformat(timespec="seconds"))
     if config.calibration != "off":
         ledger = _ledger(config)
+        plan = with_probes(plan, read_probes(_place(config)))
         plan = replace(plan, calibration=calibrate(plan, ledger.records, ledger.sha256))
     return plan, check(plan, machine)
 
@@ -105,10 +108,14 @@ def _command(argv: Sequence[str]) -> str:
     return shlex.join(["python", "launch.py", *argv])
 
 
+def _place(config: Config) -> Path:
+    """Where earlier runs and measurements are read from."""
+    return Path(config.runs_dir if config.calibration == "ledger" else config.calibration).expanduser()
+
+
 def _ledger(config: Config) -> Ledger:
     """The newest runs; lines that are none are told."""
-    place = config.runs_dir if config.calibration == "ledger" else config.calibration
-    ledger = read_ledger(Path(place).expanduser(), n_last=100)
+    ledger = read_ledger(_place(config), n_last=100)
     for warning in ledger.warnings:
         complain(warning)
     return ledger
@@ -122,6 +129,7 @@ def _compared(config: Config, argv: Sequence[str]) -> Comparison:
 
 
 def _answer(argv: Sequence[str]) -> Answer:
+    began_unix = time.time()
     request = compose(argv)
     for note in request.notes:
         complain(note)
@@ -141,6 +149,10 @@ def _answer(argv: Sequence[str]) -> Answer:
         from launcher.compare import show
 
         return Answer(exit_code=show(_compared(config, argv), config.report))
+    if config.action is Action.calibrate:
+        from launcher.calibrate import calibrate as measure
+
+        return Answer(exit_code=measure(config, lambda: planned(config, machine, argv), began_unix))
     plan, findings = planned(config, machine, argv)
     return _show_and_prepare(config, make_bill(plan, findings), findings)
 

@@ -42,7 +42,7 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
         )
     _try(lambda: rundir.write_actual(run_dir, actual), "actual.json was not written")
     record(bill, actual, run_dir, actual.exit_code, actual.exit_reason)
-    comparison = actual_text(bill.estimate, actual, bill.plan.trainer.n_steps)
+    comparison = actual_text(bill.estimate, actual, bill.plan.trainer.n_steps, bill.plan.budget.money)
     _try(lambda: _append(run_dir / rundir.REPORT, "\n" + comparison), "report.txt was not completed")
     if as_json:
         say(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))

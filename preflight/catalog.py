@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from preflight.hw_plan import Card, CardKind, Electricity, Offer
+from preflight.providers import CATALOG_DIR, billing, interruptions
 from preflight.tables import Columns, read_table
 from preflight.units import GB, MIB
 
-CATALOG_DIR = Path(__file__).resolve().parent.parent / "conf" / "catalog"
+ON_DEMAND, SPOT = "usd_per_hour", "usd_per_hour_spot"  # columns of prices.csv
 TERA = 1e12
 # Words that name the maker or the product line and tell no two cards apart.
 _MAKERS = {"nvidia", "corporation", "geforce", "tesla", "rtx", "gtx", "amd", "instinct", "apple"}
@@ -80,19 +80,20 @@ def near_card_names(name: str, n_names: int = 4) -> tuple[str, ...]:
     return tuple(found)[:n_names] or card_names()[:n_names]
 
 
-def cheapest_offer(card: Card, n_gpus_per_node: int) -> Offer | None:
-    """The cheapest current on-demand offer that sells that count on one node; None when nobody does."""
+def cheapest_offer(card: Card, n_gpus_per_node: int, *, is_spot: bool = False) -> Offer | None:
+    """The cheapest current offer that sells that count on one node, on demand or spot; None when nobody does."""
+    column = SPOT if is_spot else ON_DEMAND
     priced = [
-        (float(row["usd_per_hour"]) * n_gpus_per_node / int(row["n_gpus"]), row)
-        for row in _newest_prices()
-        if row["card"] == card.name and row["usd_per_hour"] and _sells(row, n_gpus_per_node)
+        (float(row[column]) * n_gpus_per_node / int(row["n_gpus"]), row)
+        for row in _newest_prices(column)
+        if row["card"] == card.name and _sells(row, n_gpus_per_node)
     ]
     oldest = _oldest_current()
     current = [offer for offer in priced if offer[1]["as_of"] >= oldest] or priced
     if not current:
         return None
     _, row = min(current, key=lambda offer: (offer[0], offer[1]["provider"], offer[1]["instance"]))
-    return _offer(row, n_gpus_per_node, float(row["usd_per_hour"]))
+    return _offer(row, n_gpus_per_node, float(row[column]), is_spot=is_spot)
 
 
 class Listed(NamedTuple):
@@ -106,9 +107,9 @@ class Listed(NamedTuple):
 
 def listed_offers(*, with_spot: bool) -> tuple[Listed, ...]:
     """Every current offer for every count it is sold in; old ones only where nobody newer sells that card and count."""
-    found = list(_listed("usd_per_hour", is_spot=False))
+    found = list(_listed(ON_DEMAND, is_spot=False))
     if with_spot:
-        found += _listed("usd_per_hour_spot", is_spot=True)
+        found += _listed(SPOT, is_spot=True)
     oldest = _oldest_current()
     kept = {(each.card_name, each.n_gpus, each.is_spot) for each in found if each.offer.as_of >= oldest}
     return tuple(
@@ -134,11 +135,11 @@ def provider_names() -> tuple[str, ...]:
 def _listed(column: str, *, is_spot: bool) -> Iterator[Listed]:
     for row in _newest_prices(column):
         for n_gpus in _counts_sold(row):
-            offer = _offer(row, n_gpus, float(row[column]))
+            offer = _offer(row, n_gpus, float(row[column]), is_spot=is_spot)
             yield Listed(card_name=row["card"], n_gpus=n_gpus, offer=offer, is_spot=is_spot)
 
 
-def _offer(row: Mapping[str, str], n_gpus: int, usd_per_hour: float) -> Offer:
+def _offer(row: Mapping[str, str], n_gpus: int, usd_per_hour: float, *, is_spot: bool) -> Offer:
     """One node with that many cards; the row's price is for its own number of them."""
     return Offer(
         provider=row["provider"],
@@ -147,6 +148,8 @@ def _offer(row: Mapping[str, str], n_gpus: int, usd_per_hour: float) -> Offer:
         as_of=row["as_of"],
         source=row["source"],
         owned=False,
+        billing=billing(row["provider"]),
+        interruptions=interruptions(row["provider"]) if is_spot else None,
     )
 
 
@@ -240,7 +243,7 @@ def _card(short_name: str) -> Card:
     )
 
 
-def _newest_prices(column: str = "usd_per_hour") -> list[dict[str, str]]:
+def _newest_prices(column: str) -> list[dict[str, str]]:
     """The last row of each provider, instance, card and count that has a price there; older rows are history."""
     newest: dict[tuple[str, ...], dict[str, str]] = {}
     for row in _rows("prices"):

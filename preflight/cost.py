@@ -1,8 +1,8 @@
 """What does the wall time cost in money, energy and CO2?
 
-Rented: every hour from the first import to the last byte written is billed, on every node. Owned: electricity, at the
-tariff of the place. CO2 is location-based: the grid's average intensity. Left out: storage, egress, idle time before
-and after, and what a marketplace rounds up.
+Rented: every hour from the first import to the last byte written is billed, on every node, rounded up as the provider
+does. Owned: electricity, at the tariff of the place, and the hours' share of the purchase when it was given. CO2 is
+location-based: the grid's average intensity. Left out: storage, egress, idle time before and after.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from preflight.band import Band
 from preflight.duration import WallEstimate
+from preflight.money import format_money
 from preflight.plan import RunPlan
-from preflight.rates import WATTS_PER_KILOWATT, Rates, offer_rate, rates, watts_of
-from preflight.units import SECONDS_PER_HOUR, format_usd
+from preflight.rates import WATTS_PER_KILOWATT, Rates, billed_seconds, offer_rate, rates, watts_of
+from preflight.units import SECONDS_PER_HOUR
 
 GRAMS_PER_KG = 1000.0
 # Power in training is 0.65-0.95 of the board's limit around a mid of 0.8, unless it was measured or given.
@@ -61,9 +62,12 @@ def _energy_kwh(plan: RunPlan, wall: WallEstimate, watts: float | None) -> Band 
 def _cost_usd(plan: RunPlan, wall: WallEstimate, hourly: Rates, energy: Band | None) -> Band | None:
     if wall.seconds is None or hourly.usd_per_hour is None:
         return None
-    usd = wall.seconds.scaled(hourly.usd_per_hour / SECONDS_PER_HOUR)
     if not plan.hw.offer.owned or energy is None:
-        return Band(low=usd.low, mid=usd.mid, high=usd.high, source=hourly.basis)
+        low, mid, high = (
+            billed_seconds(plan.hw.offer, seconds) / SECONDS_PER_HOUR * hourly.usd_per_hour
+            for seconds in (wall.seconds.low, wall.seconds.mid, wall.seconds.high)
+        )
+        return Band(low=low, mid=mid, high=high, source=hourly.basis)
     tariff = plan.hw.electricity.usd_per_kwh or 0.0  # known: hourly.usd_per_hour rests on it
     amortisation = wall.seconds.scaled(plan.hw.n_nodes * (plan.hw.offer.usd_per_hour or 0.0) / SECONDS_PER_HOUR)
     return Band(
@@ -90,7 +94,8 @@ def _alternative(plan: RunPlan, wall: WallEstimate, watts: float | None) -> tupl
     usd_per_hour, basis = offer_rate(plan.hw, plan.hw.alternative, watts)
     if usd_per_hour is None:
         return None, ""
-    usd = wall.seconds.mid / SECONDS_PER_HOUR * usd_per_hour
+    usd = billed_seconds(plan.hw.alternative, wall.seconds.mid) / SECONDS_PER_HOUR * usd_per_hour
+    shown = format_money(usd, plan.budget.money)
     if plan.hw.alternative.owned:
-        return usd, f"or {format_usd(usd)} if {basis}"
-    return usd, f"or {format_usd(usd)} rented from {basis}"
+        return usd, f"or {shown} if {basis}"
+    return usd, f"or {shown} rented from {basis}"

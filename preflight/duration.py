@@ -11,10 +11,10 @@ from math import log2
 
 from conf.choices import DataKind, TrackingBackend
 from preflight.band import Band
-from preflight.hw_plan import CardKind
+from preflight.hw_plan import CardKind, Interruptions
 from preflight.plan import RunPlan
 from preflight.step_time.step import StepTimeEstimate
-from preflight.units import format_runs
+from preflight.units import SECONDS_PER_HOUR, format_runs
 
 # Start-up: interpreter, `import torch` (2-3 s from a warm disk cache), W&B, CUDA context, process group, model, data.
 STARTUP_SECONDS = {CardKind.cpu: 5.0, CardKind.mps: 8.0}
@@ -40,13 +40,14 @@ DATA_TOKENS_PER_SECOND = 20e6  # bytes of local text through the cache, once
 DATA_PREPARED_IN_LAUNCH = (DataKind.stdlib, DataKind.text, DataKind.shakespeare)
 DATA_UNKNOWN_TOKENS = 30_000_000  # the standard library's sources; a text of unknown size is taken alike
 # p10 and p90 of start-up, compilation, evaluations and checkpoints around their priors.
+MAX_LOST_FRACTION = 0.9  # of the time; beyond it a run hardly gets ahead
 LOW_FACTOR = 0.5
 HIGH_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WallEstimate:
-    """Terms: startup, compile, steps, evaluations, checkpoints, data, shutdown."""
+    """Terms: startup, compile, steps, evaluations, checkpoints, data, shutdown; restarts on a spot machine."""
 
     seconds: Band | None
     terms_seconds: Mapping[str, float]  # sum to seconds.mid
@@ -66,14 +67,42 @@ def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) 
         "checkpoints": _ratio(plan, "checkpoint_seconds", checkpoint_seconds(plan, checkpoint_bytes)),
         "shutdown": _absolute(plan, "shutdown_seconds", shutdown_seconds(plan)),
     }
-    return WallEstimate(
-        seconds=Band(
-            low=sum(band.low for band in bands.values()),
-            mid=sum(band.mid for band in bands.values()),
-            high=sum(band.high for band in bands.values()),
-            source=step.seconds.source,
-        ),
-        terms_seconds={name: band.mid for name, band in bands.items()},
+    total = _sum(bands, step.seconds.source)
+    spot = plan.hw.offer.interruptions
+    if spot is not None:
+        bands["restarts"] = restarts(plan, spot, total, step.seconds.mid, bands)
+        total = _sum(bands, step.seconds.source)
+    return WallEstimate(seconds=total, terms_seconds={name: band.mid for name, band in bands.items()})
+
+
+def _sum(bands: Mapping[str, Band], source: str) -> Band:
+    return Band(
+        low=sum(band.low for band in bands.values()),
+        mid=sum(band.mid for band in bands.values()),
+        high=sum(band.high for band in bands.values()),
+        source=source,
+    )
+
+
+def restarts(plan: RunPlan, spot: Interruptions, total: Band, step_seconds: float, bands: Mapping[str, Band]) -> Band:
+    """What spot machines that are taken away cost: half a checkpoint interval of lost work and a new start, each time.
+
+    Of T useful seconds, r interruptions a second (of any node) that lose L each make T / (1 - r L): also the work that
+    is done again can be interrupted (Young 1974; Daly 2006). Waiting for another machine is not in it.
+    """
+    interval = plan.trainer.checkpoint_interval or plan.trainer.n_steps
+    lost_seconds = min(interval, plan.trainer.n_steps) * step_seconds / 2
+    lost_seconds += bands["startup"].mid + bands["compile"].mid
+
+    def longer_by(seconds: float, per_hour: float) -> float:
+        lost_fraction = min(MAX_LOST_FRACTION, per_hour * plan.hw.n_nodes / SECONDS_PER_HOUR * lost_seconds)
+        return seconds * lost_fraction / (1.0 - lost_fraction)
+
+    return Band(
+        low=longer_by(total.low, spot.low_per_hour),
+        mid=longer_by(total.mid, spot.mid_per_hour),
+        high=longer_by(total.high, spot.high_per_hour),
+        source=f"{spot.source}, {spot.as_of}",
     )
 
 

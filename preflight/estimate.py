@@ -11,6 +11,7 @@ from preflight.params import count_params
 from preflight.plan import RunPlan
 from preflight.step_time.step import StepTimeEstimate, estimate_step_time
 from preflight.value import ValueEstimate, estimate_value
+from preflight.worth import Worth, estimate_worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Estimate:
     wall: WallEstimate
     cost: CostEstimate
     value: ValueEstimate
+    worth: Worth
     disk_bytes: int  # checkpoints kept, and one in the making
 
 
@@ -31,12 +33,15 @@ def estimate(plan: RunPlan) -> Estimate:
     memory = estimate_memory(plan)
     step = estimate_step_time(plan)
     wall = estimate_wall(plan, step, memory.checkpoint_bytes)
+    n_params = count_params(plan.model, plan.trainer.sequence_length).total
+    cost, value = estimate_cost(plan, wall), estimate_value(plan)
     return Estimate(
-        n_params=count_params(plan.model, plan.trainer.sequence_length).total,
+        n_params=n_params,
         memory=memory,
         step=step,
         wall=wall,
-        cost=estimate_cost(plan, wall),
-        value=estimate_value(plan),
+        cost=cost,
+        value=value,
+        worth=estimate_worth(plan, n_params, wall, cost, value),
         disk_bytes=(plan.trainer.keep_checkpoints + plan.trainer.keep_best + 1) * memory.checkpoint_bytes,
     )

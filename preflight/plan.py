@@ -154,6 +154,7 @@ class Money:
 
     currency: Currency = Currency.usd
     per_usd: float = 1.0
+    symbol: str = "$"
     source: str = ""
     as_of: str = ""
 

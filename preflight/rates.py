@@ -8,6 +8,7 @@ not known is taken as 12 % of its cards' (10-15 % in data centres). Not in it: c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from preflight.hw_plan import CardKind, HwPlan, Offer
 from preflight.plan import NO_CALIBRATION, Calibration
@@ -59,11 +60,19 @@ def _node_watts(hw: HwPlan, calibration: Calibration) -> tuple[float | None, str
     )
 
 
+def billed_seconds(offer: Offer, seconds: float) -> float:
+    """Every started increment is paid for, and a minimum; where the rules are unknown, the seconds as they are."""
+    increment = offer.billing.increment_seconds
+    if increment is None:
+        return seconds
+    return max(offer.billing.minimum_seconds, ceil(seconds / increment) * increment)
+
+
 def offer_rate(hw: HwPlan, offer: Offer, watts: float | None) -> tuple[float | None, str]:
     """Dollars an hour of all nodes by one offer, with its basis in one line."""
     if not offer.owned:
         nodes = f"{hw.n_nodes} x " if hw.n_nodes > 1 else ""
-        name = f"{offer.provider} {nodes}{offer.instance}"
+        name = f"{'spot: ' if offer.interruptions is not None else ''}{offer.provider} {nodes}{offer.instance}"
         if offer.usd_per_hour is None:
             return None, f"{name}, price unknown"
         return hw.n_nodes * offer.usd_per_hour, f"{name}, ${hw.n_nodes * offer.usd_per_hour:.2f}/h, {offer.as_of}"
@@ -74,4 +83,5 @@ def offer_rate(hw: HwPlan, offer: Offer, watts: float | None) -> tuple[float | N
     if watts is None:
         return None, f"{at}, watts unknown"
     own = hw.n_nodes * (offer.usd_per_hour or 0.0)  # 0, or the user's own amortisation an hour
-    return own + watts / WATTS_PER_KILOWATT * tariff.usd_per_kwh, f"{at}, {watts:,.0f} W"
+    beside = f", and ${own:.3g}/h: {offer.source}" if own else ""
+    return own + watts / WATTS_PER_KILOWATT * tariff.usd_per_kwh, f"{at}, {watts:,.0f} W{beside}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from conf.choices import PolicyChoice
 from preflight.cost import estimate_cost
+from preflight.duration import estimate_wall
 from preflight.estimate import Estimate, estimate
 from preflight.hw_plan import HwPlan
 from preflight.lowering.levels import BATCH, EVERY_RUNG, MODEL
@@ -23,6 +24,7 @@ from preflight.plan import RunPlan, valid_micro_batch_sizes
 from preflight.verdict.fitting import fits_memory, largest_fitting
 from preflight.verdict.judge import Change, Violation, violations
 from preflight.verdict.needs import BUDGET_WORDS, broken_budgets
+from preflight.worth import estimate_worth
 
 EVERYTHING = frozenset(EVERY_RUNG)
 EVERY_BUDGET = frozenset(BUDGET_WORDS)
@@ -67,7 +69,7 @@ def lower(plan: RunPlan) -> Lowered:
 def settle(plan: RunPlan, machines: Iterable[HwPlan]) -> Iterator[tuple[RunPlan, Estimate, tuple[str, ...]]]:
     """`lower` without its words, for one machine from many providers: what would run, and the budgets it still breaks.
 
-    An offer changes money and energy only, so nothing else is worked out twice.
+    An offer changes money and energy, spot ones the time, so nothing else is worked out twice.
     """
     asked = plan, estimate(plan)
     others: list[tuple[RunPlan, Estimate]] | None = None  # the lowerings, worked out when one is needed
@@ -87,7 +89,12 @@ def settle(plan: RunPlan, machines: Iterable[HwPlan]) -> Iterator[tuple[RunPlan,
 
 def _from_provider(plan: RunPlan, worked_out: Estimate, hw: HwPlan) -> tuple[RunPlan, Estimate]:
     elsewhere = replace(plan, hw=hw)
-    return elsewhere, replace(worked_out, cost=estimate_cost(elsewhere, worked_out.wall))
+    wall = worked_out.wall
+    if hw.offer.interruptions != plan.hw.offer.interruptions:  # restarts take time
+        wall = estimate_wall(elsewhere, worked_out.step, worked_out.memory.checkpoint_bytes)
+    cost = estimate_cost(elsewhere, wall)
+    worth = estimate_worth(elsewhere, worked_out.n_params, wall, cost, worked_out.value)
+    return elsewhere, replace(worked_out, wall=wall, cost=cost, worth=worth)
 
 
 def allowed_rungs(plan: RunPlan) -> frozenset[str]:

@@ -158,7 +158,10 @@ def _foot(comparison: Comparison) -> list[str]:
     notes = ["* no other is both cheaper and faster."]
     if comparison.options.spot:
         notes.append("Spot machines may be taken away: the restarts to expect are counted, waiting is not.")
-    notes.append(f"Middles of the bands; the bill of one, with its band: hw={comparison.rows[0].hw} dry_run=true.")
+    spot = " hw.spot=true" if comparison.rows[0].is_spot else ""
+    notes.append(
+        f"Middles of the bands; the bill of one, with its band: hw={comparison.rows[0].hw}{spot} dry_run=true."
+    )
     if dates:
         notes.append(f"Prices of {min(dates)} to {max(dates)}.")
     return textwrap.wrap(" ".join(notes), WIDTH)

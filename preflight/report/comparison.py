@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from preflight.actual import Actual, is_whole
 from preflight.band import Band, exact
 from preflight.estimate import Estimate
+from preflight.money import USD, format_money
+from preflight.plan import Money
 from preflight.report.words import UNKNOWN, bytes_with_band, kwh_with_band, seconds_with_band, usd_with_band
-from preflight.units import format_bytes, format_kwh, format_seconds, format_usd
+from preflight.units import format_bytes, format_kwh, format_seconds
 
 SMALL_FRACTION = 0.01  # terms of the wall time below this part of it are left out
 COLUMNS = (20, 26, 14, 7)
@@ -17,7 +20,7 @@ Say = Callable[[float], str]
 SayBand = Callable[[Band | None], str]
 
 
-def actual_text(estimate: Estimate, actual: Actual, n_steps: int) -> str:
+def actual_text(estimate: Estimate, actual: Actual, n_steps: int, money: Money = USD) -> str:
     """One row a number; `outside` marks what the band did not hold. Like is compared with like: see `_remark`."""
     remark = _remark(actual, n_steps)
     has_steps, compared = actual.n_steps_done > actual.first_step, remark is None
@@ -27,7 +30,8 @@ def actual_text(estimate: Estimate, actual: Actual, n_steps: int) -> str:
     rows.append(_row_of("step time", step, actual.step_seconds, seconds_with_band, format_seconds, has_steps))
     rows.append(_row_of("wall time", wall.seconds, actual.wall_seconds, seconds_with_band, format_seconds, compared))
     rows += _wall_rows(wall.terms_seconds, actual.wall_terms_seconds, actual.wall_seconds, compared=compared)
-    rows.append(_row_of("cost", cost.cost_usd, actual.cost_usd, usd_with_band, format_usd, compared))
+    spoken = partial(usd_with_band, money=money), partial(format_money, money=money)
+    rows.append(_row_of("cost", cost.cost_usd, actual.cost_usd, *spoken, compared))
     rows.append(_row_of("energy", cost.energy_kwh, actual.energy_kwh, kwh_with_band, format_kwh, compared))
     return "\n".join([*rows, *([] if remark is None else [remark])]) + "\n"
 

@@ -30,6 +30,13 @@ def bill_document(bill: Bill) -> Document:
         "offer": to_jsonable(bill.plan.hw.offer),
         "calibration": to_jsonable(bill.plan.calibration),
         "largest_micro_batch": bill.largest_micro_batch,
+        "faster_batch": None
+        if bill.faster is None
+        else {
+            "micro_batch_size": bill.faster.plan.trainer.micro_batch_size,
+            "saved_fraction": bill.faster.saved_fraction,
+        },
+        "ladder": to_jsonable(list(bill.ladder)),
         "exit_code": int(bill.exit_code),
         "verdict": verdict,
     }
@@ -54,6 +61,7 @@ def _plan(plan: RunPlan, estimate: Estimate) -> Document:
 
 def _estimate(estimate: Estimate) -> Document:
     memory, step, wall, cost, value = estimate.memory, estimate.step, estimate.wall, estimate.cost, estimate.value
+    worth = estimate.worth
     return {
         "memory": {
             "allocated_bytes": _band(memory.allocated),
@@ -88,6 +96,11 @@ def _estimate(estimate: Estimate) -> Document:
             "expected_loss": _band(value.expected_loss),
             "expected_loss_at_three_quarters": value.expected_loss_at_three_quarters,
             "compute_optimal_tokens": value.compute_optimal_tokens,
+            "last_quarter_usd": worth.last_quarter_usd,
+            "last_quarter_loss": worth.last_quarter_loss,
+            "budget_tokens": worth.budget_tokens,
+            "budget_optimal_params": worth.optimal_params,
+            "budget_optimal_tokens": worth.optimal_tokens,
         },
     }
 

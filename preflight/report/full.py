@@ -8,13 +8,11 @@ from enum import Enum
 from preflight.bill import Bill
 from preflight.plan import Factor, Precision, RunPlan
 from preflight.report.text import bill_text, finding_line
-from preflight.report.words import UNKNOWN, bytes_with_band, folded, seconds_with_band, usd_with_band
-from preflight.units import GB, GIB, format_bytes, format_count, format_kwh, format_runs, format_seconds
+from preflight.report.words import UNKNOWN, bytes_with_band, folded, seconds_with_band
+from preflight.report.worth import INDENT, NAME_WIDTH, money_section, row, value_section
+from preflight.units import GB, GIB, format_bytes, format_count, format_runs, format_seconds
 from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
 from preflight.verdict.judge import Severity
-
-INDENT = "  "
-NAME_WIDTH = 34
 
 # `accelerate estimate-memory` 1.x, column "Training using Adam": the largest of weights, gradients and Adam's states
 # together at batch 1, without activations: 4 x the fp32 weights, or 2 x in half precision.
@@ -30,18 +28,14 @@ def full_text(bill: Bill) -> str:
         _memory_section(bill),
         _rules_section(bill),
         _time_section(bill),
-        _money_section(bill),
-        _value_section(bill),
+        money_section(bill),
+        value_section(bill),
         _calibration_section(bill),
         _notes_section(bill),
         _inputs_section(bill.plan),
         _sources_section(bill.plan),
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
-
-
-def _row(name: str, value: str, share: str = "") -> str:
-    return f"{INDENT}{name.replace('_', ' '):<{NAME_WIDTH}}{value:>14}{share:>8}".rstrip()
 
 
 def _share(part: float, whole: float) -> str:
@@ -52,15 +46,15 @@ def _memory_section(bill: Bill) -> list[str]:
     memory = bill.estimate.memory
     lines = [f"Memory of one rank at its peak ({memory.phase.replace('_', ' ')}); the terms sum to the total"]
     for name, n_bytes in memory.terms_bytes.items():
-        lines.append(_row(name.removesuffix("_bytes"), format_bytes(n_bytes), _share(n_bytes, memory.device.mid)))
-    lines.append(_row("total on the device", format_bytes(memory.device.mid)))
+        lines.append(row(name.removesuffix("_bytes"), format_bytes(n_bytes), _share(n_bytes, memory.device.mid)))
+    lines.append(row("total on the device", format_bytes(memory.device.mid)))
     for name, band in (("allocated", memory.allocated), ("reserved", memory.reserved), ("device", memory.device)):
         lines.append(f"{INDENT}{name:<{NAME_WIDTH - 10}}{bytes_with_band(band)}   [{band.source}]")
     lines.append("Allocated memory by phase")
-    lines += [_row(name, format_bytes(n_bytes)) for name, n_bytes in memory.phases_bytes.items()]
-    lines.append(_row("host memory of a node", format_bytes(memory.host_memory_bytes)))
-    lines.append(_row("one checkpoint on disk", format_bytes(memory.checkpoint_bytes)))
-    lines.append(_row("disk for all kept checkpoints", format_bytes(bill.estimate.disk_bytes)))
+    lines += [row(name, format_bytes(n_bytes)) for name, n_bytes in memory.phases_bytes.items()]
+    lines.append(row("host memory of a node", format_bytes(memory.host_memory_bytes)))
+    lines.append(row("one checkpoint on disk", format_bytes(memory.checkpoint_bytes)))
+    lines.append(row("disk for all kept checkpoints", format_bytes(bill.estimate.disk_bytes)))
     return lines
 
 
@@ -83,43 +77,17 @@ def _time_section(bill: Bill) -> list[str]:
     step, wall = bill.estimate.step, bill.estimate.wall
     lines = [f"One step: {seconds_with_band(step.seconds)}" + (f"   [{step.seconds.source}]" if step.seconds else "")]
     total = sum(step.terms_seconds.values())
-    lines += [_row(name, format_seconds(s), _share(s, total)) for name, s in step.terms_seconds.items()]
-    lines.append(_row("model FLOPs of a step", f"{step.flops_per_step:.4g}"))
+    lines += [row(name, format_seconds(s), _share(s, total)) for name, s in step.terms_seconds.items()]
+    lines.append(row("model FLOPs of a step", f"{step.flops_per_step:.4g}"))
     peak = UNKNOWN if step.peak_flops_per_second is None else f"{step.peak_flops_per_second / 1e12:,.1f} TFLOP/s"
-    lines.append(_row(f"peak of all ranks ({bill.plan.trainer.precision.value})", peak))
+    lines.append(row(f"peak of all ranks ({bill.plan.trainer.precision.value})", peak))
     if step.raw_seconds is not None:
-        lines.append(_row("the formula alone", format_seconds(step.raw_seconds)))
+        lines.append(row("the formula alone", format_seconds(step.raw_seconds)))
     lines.append(
         f"Wall time: {seconds_with_band(wall.seconds)}" + (f"   [{wall.seconds.source}]" if wall.seconds else "")
     )
     total = sum(wall.terms_seconds.values())
-    return lines + [_row(name, format_seconds(s), _share(s, total)) for name, s in wall.terms_seconds.items()]
-
-
-def _money_section(bill: Bill) -> list[str]:
-    cost = bill.estimate.cost
-    rates = cost.rates
-    lines = [f"Money: {usd_with_band(cost.cost_usd)}, {rates.basis}"]
-    lines += [f"{INDENT}{cost.alternative}"] if cost.alternative else []
-    lines.append(_row("an hour", UNKNOWN if rates.usd_per_hour is None else f"${rates.usd_per_hour:,.4g}"))
-    lines.append(_row("power in training, at the wall", UNKNOWN if rates.watts is None else f"{rates.watts:,.0f} W"))
-    energy = UNKNOWN if cost.energy_kwh is None else format_kwh(cost.energy_kwh.mid)
-    return [
-        *lines,
-        _row("energy", energy),
-        _row("CO2", UNKNOWN if cost.co2_kg is None else f"{cost.co2_kg.mid:,.3g} kg"),
-    ]
-
-
-def _value_section(bill: Bill) -> list[str]:
-    value = bill.estimate.value
-    lines = ["Value", _row("tokens a parameter", f"{value.tokens_per_param:,.3g}")]
-    lines.append(_row("compute-optimal tokens (20 each)", format_count(value.compute_optimal_tokens)))
-    lines.append(_row("epochs over the data", UNKNOWN if value.n_epochs is None else f"{value.n_epochs:,.3g}"))
-    if value.expected_loss is None:
-        return [*lines, _row("expected loss", UNKNOWN)]
-    loss = value.expected_loss
-    return [*lines, _row("expected loss", f"{loss.mid:.3f}", f"  ({loss.low:.2f}-{loss.high:.2f}) [{loss.source}]")]
+    return lines + [row(name, format_seconds(s), _share(s, total)) for name, s in wall.terms_seconds.items()]
 
 
 def _calibration_section(bill: Bill) -> list[str]:
@@ -132,7 +100,7 @@ def _calibration_section(bill: Bill) -> list[str]:
 
 def _factor_row(name: str, factor: Factor) -> str:
     band = f"({factor.low:.3g}-{factor.high:.3g})"
-    return _row(name, f"{factor.value:.4g}") + f"  {band}  {format_runs(factor.n_runs)}, {factor.scope}"
+    return row(name, f"{factor.value:.4g}") + f"  {band}  {format_runs(factor.n_runs)}, {factor.scope}"
 
 
 def _notes_section(bill: Bill) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from preflight.bill import Bill
 from preflight.errors import ConfigError, PreflightError
+from preflight.money import format_money
 from preflight.report.text import DECISION_WORDS, machine_mismatch
 from preflight.report.words import UNKNOWN
-from preflight.units import format_bytes, format_seconds, format_usd
+from preflight.units import format_bytes, format_seconds
 from preflight.verdict.judge import Decision
 
 LAYOUT = "{model:<11} {hw:<10} {verdict:<11} {batch:>6} {memory:>15} {time:>9} {money:>7}"
@@ -32,7 +33,7 @@ def grid_row(bill: Bill) -> str:
         batch=f"{plan.trainer.micro_batch_size}x{plan.trainer.grad_accum_steps}",
         memory=f"{format_bytes(memory.device.mid).removesuffix(' GiB')} / {limit}",
         time=UNKNOWN if wall is None else format_seconds(wall.mid),
-        money=UNKNOWN if cost is None else format_usd(cost.mid),
+        money=UNKNOWN if cost is None else format_money(cost.mid, plan.budget.money),
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from conf.choices import PolicyChoice
 from preflight.bill import Bill
 from preflight.errors import ExitCode
+from preflight.lowering.raising import RAISED_PIN
 from preflight.money import format_money, rate_words
+from preflight.report.refusal import changes_in_short, ladder_lines, violation_lines
 from preflight.report.words import (
     UNKNOWN,
     bytes_with_band,
@@ -35,8 +37,7 @@ DECISION_WORDS = {
 def bill_text(bill: Bill) -> str:
     """Plain text, about fifteen lines of 80 columns."""
     lines = [verdict_line(bill)]
-    lines += [text for violation in _refused(bill) for text in _violation_lines(violation.message, violation.fix)]
-    lines += _help_lines(bill)
+    lines += [*violation_lines(bill, _refused(bill)), *_help_lines(bill), *ladder_lines(bill)]
     lines += [change_line(change) for change in bill.verdict.changes]
     lines += [memory_line(bill), time_line(bill), *money_lines(bill), energy_line(bill)]
     lines += [batch_line(bill), value_line(bill), basis_line(bill), *_finding_lines(bill)]
@@ -49,7 +50,7 @@ def verdict_line(bill: Bill) -> str:
     word = _verdict_word(bill)
     time = UNKNOWN + " time" if wall is None else format_seconds(wall.mid)
     money = UNKNOWN + " cost" if cost is None else format_money(cost.mid, plan.budget.money)
-    over = ", ".join(BUDGET_WORDS[violation.budget] for violation in _refused(bill))
+    over = ", ".join(BUDGET_WORDS[violation.budget] for violation in bill.verdict.violations)
     line = folded(
         word, f"{plan.model.name} on {machine_words(plan.hw)}: {time}, {money}" + (f"; over: {over}" if over else "")
     )
@@ -65,7 +66,10 @@ def _verdict_word(bill: Bill) -> str:
         return "NOT READY"  # a real run whose data or model is missing: the error below says which
     decision = bill.verdict.decision
     on_paper = decision in (Decision.go, Decision.go_lowered) and machine_mismatch(bill) is not None
-    return DECISION_WORDS[decision] + (" ON PAPER" if on_paper else "")
+    if decision is Decision.go_lowered and all(change.pin == RAISED_PIN for change in bill.verdict.changes):
+        return "GO, CHANGED" + (" ON PAPER" if on_paper else "")
+    anyway = decision is Decision.go and bill.verdict.violations  # lowering.policy=off
+    return DECISION_WORDS[decision] + (" ANYWAY" if anyway else "") + (" ON PAPER" if on_paper else "")
 
 
 def machine_mismatch(bill: Bill) -> Finding | None:
@@ -123,6 +127,9 @@ def batch_line(bill: Bill) -> str:
     passes = "1 pass" if trainer.grad_accum_steps == 1 else f"{trainer.grad_accum_steps} passes"
     text = f"{trainer.micro_batch_size} x {trainer.sequence_length} tokens x {passes}{ranks}"
     text += f" = {trainer.tokens_per_step:,} a step"
+    if bill.faster is not None:
+        size, saved = bill.faster.plan.trainer.micro_batch_size, bill.faster.saved_fraction
+        return folded("batch", f"{text}; {size} fits and saves {saved:.0%} time (lowering.raise_batch=true)")
     largest = bill.largest_micro_batch
     return folded("batch", text if largest is None else f"{text}; up to {largest} fits")
 
@@ -170,18 +177,13 @@ def _refused(bill: Bill) -> tuple[Violation, ...]:
     return bill.verdict.violations if bill.plan.lowering.policy is not PolicyChoice.off else ()
 
 
-def _violation_lines(message: str, fix: str) -> list[str]:
-    return [folded("over", message), *([folded("  fix", fix)] if fix else [])]
-
-
 def _help_lines(bill: Bill) -> list[str]:
     """What policy or consent forbids, unless the fixes above say the same."""
     helps = bill.verdict.would_help
     overrides = " ".join(change.pin for change in helps)
     if not helps or any(violation.fix.startswith(overrides) for violation in bill.verdict.violations):
         return []
-    what = ", ".join(f"{change.field} {change.old} -> {change.new}" for change in helps)
-    return [folded("  or", f"{overrides}   (a yes: {what})")]
+    return [folded("  or", f"{overrides}   (a yes: {changes_in_short(helps)})")]
 
 
 def _finding_lines(bill: Bill) -> list[str]:

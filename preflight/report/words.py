@@ -8,6 +8,8 @@ from collections.abc import Callable
 from preflight.band import Band
 from preflight.cost import CostEstimate
 from preflight.hw_plan import CardKind, HwPlan
+from preflight.money import USD, format_money
+from preflight.plan import Money
 from preflight.units import (
     GIB,
     MIB,
@@ -17,7 +19,6 @@ from preflight.units import (
     format_bytes,
     format_kwh,
     format_seconds,
-    format_usd,
 )
 
 WIDTH = 80
@@ -45,11 +46,11 @@ def bytes_with_band(band: Band | None) -> str:
     return _with_band(band, format_bytes, lambda value: float(GIB if value >= GIB else MIB))
 
 
-def usd_with_band(band: Band | None) -> str:
-    """`$19.90 ($16.50-26.00)`."""
+def usd_with_band(band: Band | None, money: Money = USD) -> str:
+    """`$19.90 ($16.50-26.00)`, or in the currency that was asked for."""
     if band is None or _is_narrow(band):
-        return UNKNOWN if band is None else format_usd(band.mid)
-    return f"{format_usd(band.mid)} ({format_usd(band.low)}-{format_usd(band.high)[1:]})"
+        return UNKNOWN if band is None else format_money(band.mid, money)
+    return f"{format_money(band.mid, money)} ({format_money(band.low, money)}-{format_money(band.high, money)[1:]})"
 
 
 def kwh_with_band(band: Band | None) -> str:

@@ -14,6 +14,7 @@ from preflight.errors import WrongMachine
 from preflight.hw_plan import Card, CardKind, Electricity, HwPlan, Offer
 from preflight.machine.snapshot import Machine, World
 from preflight.resolve.hw_names import ANY_GPU, MAX_PER_NODE, likely_hw, similar_cards, unknown_card
+from preflight.resolve.hw_offers import check_offer, given_price, own_offer, rented_offer, unknown_offer
 from preflight.resolve.local_cards import apple_card, cpu_card, gpu_card
 from preflight.resolve.resolution import Resolution
 from preflight.units import GIB
@@ -22,6 +23,9 @@ TERA = 1e12
 GIGA = 1e9
 CUSTOM_NEEDS = ("memory_gib", "bandwidth_gb_per_second")
 CUSTOM_RATES = ("bf16_tflops", "fp16_tflops", "fp32_tflops")
+
+# As the rows network_* of conf/catalog/links.csv have them.
+USUAL_GBIT_NVLINK, USUAL_GBIT = 200.0, 25.0  # an adapter a card, or one a node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +98,13 @@ def complete_hardware(
     """The plan of the machine with its offers; None when the country is unknown."""
     owned = hw.owned if hw.owned is not None else hardware.is_here and hw.price_usd_per_hour is None
     resolution.provenance["hw.owned"] = "default" if hw.owned is None else "given"
-    rented = catalog.cheapest_offer(hardware.card, n_gpus_per_node)
-    own = Offer(provider="owned", instance=machine.hostname, usd_per_hour=0.0, as_of=today, source="", owned=True)
-    offer = own if owned else rented or _unknown_offer(hardware.card, n_gpus_per_node)
+    resolution.provenance["hw.disk_bytes_per_second"] = "default, 500 MB/s; action=calibrate measures it"
+    rented = rented_offer(hw, hardware.card, n_gpus_per_node, today)
+    own = own_offer(hw, machine.hostname, today)
+    offer = own if owned else rented or unknown_offer(hw, hardware.card, n_gpus_per_node, today)
     if hw.price_usd_per_hour is not None:
-        offer = Offer(
-            provider="owned" if owned else "your price",
-            instance=f"{n_gpus_per_node} x {hardware.card.label}",
-            usd_per_hour=hw.price_usd_per_hour,
-            as_of=today,
-            source="hw.price_usd_per_hour",
-            owned=owned,
-        )
+        offer = replace(offer, **given_price(hw, f"{n_gpus_per_node} x {hardware.card.label}", today, owned=owned))
+    check_offer(hw, resolution, owned=owned)
     electricity = _electricity(hw, offer, resolution)
     if electricity is None:
         return None
@@ -123,7 +122,19 @@ def complete_hardware(
         electricity=electricity,
         host_watts=None,
         watts=hw.watts,
+        network_bytes_per_second=_network(hw, hardware, n_gpus_per_node, resolution),
     )
+
+
+def _network(hw: HwConfig, hardware: Hardware, n_gpus_per_node: int, resolution: Resolution) -> float | None:
+    """Bytes a second between nodes, as listed; None: what such nodes usually have, and the bill says so."""
+    if hw.network_gbit_per_second is not None:
+        resolution.provenance["hw.network_gbit_per_second"] = "given"
+        return hw.network_gbit_per_second * GIGA / 8
+    if hardware.n_nodes > 1:
+        usual = USUAL_GBIT_NVLINK * n_gpus_per_node if hardware.card.nvlink_bytes_per_second else USUAL_GBIT
+        resolution.provenance["hw.network_gbit_per_second"] = f"default: {usual:g} Gb/s between nodes are assumed"
+    return None
 
 
 def rented_from(hw: HwPlan, offer: Offer) -> HwPlan:
@@ -241,17 +252,6 @@ def _declared(hw: HwConfig) -> str:
     nodes = f"{hw.n_nodes}x" if hw.n_nodes != 1 else ""
     count = f"{hw.n_gpus_per_node}x" if hw.n_gpus_per_node is not None else "1x" if nodes else ""
     return f"{nodes}{count}{hw.card}"
-
-
-def _unknown_offer(card: Card, n_gpus: int) -> Offer:
-    return Offer(
-        provider="nobody known rents out",
-        instance=f"{n_gpus} x {card.label}",
-        usd_per_hour=None,
-        as_of="",
-        source="",
-        owned=False,
-    )
 
 
 def _electricity(hw: HwConfig, offer: Offer, resolution: Resolution) -> Electricity | None:

@@ -22,6 +22,7 @@ from preflight.plan import (
     TrackingPlan,
     TrainerPlan,
 )
+from preflight.providers import money
 from preflight.resolve.batch import divide_batch
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
@@ -184,6 +185,7 @@ def _resolve_budget(config: Config, deadline: Deadline) -> BudgetPlan:
         deadline_hours=deadline.hours,
         max_disk_bytes=None if budget.max_disk_gib is None else budget.max_disk_gib * GIB,
         max_host_memory_bytes=None if budget.max_host_memory_gib is None else budget.max_host_memory_gib * GIB,
+        money=money(budget.currency),
     )
 
 

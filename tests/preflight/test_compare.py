@@ -67,7 +67,7 @@ def test_row_is_the_bill_of_that_machine(gpt2: Comparison) -> None:
     # 4 x 0.34 USD an hour, as the catalog says of a community pod
     assert row.usd is not None
     assert row.hours is not None
-    assert row.usd.mid == pytest.approx(1.36 * row.hours.mid)
+    assert row.usd.mid == pytest.approx(1.36 * row.hours.mid, rel=1e-3)  # whole seconds are billed
 
 
 def test_every_offer_and_every_card_has_a_row(gpt2: Comparison) -> None:
@@ -171,8 +171,9 @@ def test_spot_adds_cheaper_offers_and_says_so(gpt2: Comparison) -> None:
     assert spot.usd is not None
     assert steady.usd is not None
     # 18.169536 against 98.32 USD an hour
-    assert spot.usd.mid / steady.usd.mid == pytest.approx(18.169536 / 98.32)
-    assert "restarts are not counted" in " ".join(compare_text(comparison, is_full=False).split())
+    share = 18.169536 / 98.32
+    assert share < spot.usd.mid / steady.usd.mid < 1.02 * share  # and restarts
+    assert "the restarts to expect are counted" in " ".join(compare_text(comparison, is_full=False).split())
 
 
 def test_budgets_mark_rows_and_decide_the_exit_code() -> None:

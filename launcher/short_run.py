@@ -1,0 +1,48 @@
+"""How few steps of a plan tell what one of them takes, within a time?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conf.choices import TrackingBackend, TrackingMode
+from preflight.estimate import estimate
+from preflight.plan import RunPlan
+
+MIN_STEPS = 2  # the first one is never like the others
+N_EVAL_PASSES = 4
+CAUTION = 1.5  # times the expected step: the deadline should not be what ends the run
+
+
+def n_steps_within(plan: RunPlan, seconds: float, max_steps: int) -> int:
+    """As many as fit beside start-up, compilation, one evaluation and one checkpoint; 0: not even MIN_STEPS."""
+    needs = estimate(shortened(plan, max_steps, 1.0))
+    if needs.step.seconds is None:  # nobody knows: try, the deadline ends it
+        return max_steps
+    besides = sum(term for name, term in needs.wall.terms_seconds.items() if name != "steps")
+    fitting = int((seconds - besides) / (CAUTION * needs.step.seconds.mid))
+    n_steps = min(max_steps, fitting)
+    return n_steps if n_steps >= min(MIN_STEPS, max_steps) else 0
+
+
+def shortened(plan: RunPlan, n_steps: int, grace_seconds: float) -> RunPlan:
+    """The same step, few of them; one evaluation and one checkpoint at the end; nothing goes to a tracker online."""
+    trainer, world_size = plan.trainer, plan.hw.world_size
+    tracking = plan.tracking
+    if tracking.backend is not TrackingBackend.none:
+        tracking = replace(tracking, mode=TrackingMode.offline)
+    return replace(
+        plan,
+        name=f"calibrate-{plan.name}",
+        trainer=replace(
+            trainer,
+            n_steps=n_steps,
+            n_warmup_steps=max(1, n_steps // 10),
+            eval_interval=0,
+            n_eval_sequences=min(trainer.n_eval_sequences, N_EVAL_PASSES * trainer.micro_batch_size * world_size),
+            checkpoint_interval=n_steps,
+            keep_checkpoints=1,
+            log_interval=max(1, n_steps // 2),
+        ),
+        launcher=replace(plan.launcher, grace_seconds=grace_seconds),
+        tracking=tracking,
+    )
