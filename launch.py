@@ -46,7 +46,10 @@ from preflight.report.text import bill_text
 
 def bill(*overrides: str) -> Bill:
     """Overrides in, estimate and verdict out; writes nothing. ConfigError has every problem of the configuration."""
-    config = compose(overrides).config
+    request = compose(overrides)
+    for note in request.notes:
+        complain(note)
+    config = request.config
     if config is None:
         fix = 'bill("model=gpt2_124m", "hw=4x4090")'
         raise ConfigError([Problem(path="", value="", message="a bill takes overrides, no flags", fix=fix)])

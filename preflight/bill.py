@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from conf.choices import PolicyChoice
+from conf.choices import PolicyChoice, Show
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
-from preflight.lowering.lower import largest_micro_batch, lower
+from preflight.lowering.ladder import Step, ladder
+from preflight.lowering.lower import allowed_rungs, largest_micro_batch, lower
+from preflight.lowering.raising import Faster
 from preflight.plan import RunPlan
 from preflight.units import format_bytes, format_seconds, format_usd
 from preflight.verdict.judge import Decision, Finding, Severity, Verdict, Violation, warnings
@@ -25,6 +27,8 @@ class Bill:
     verdict: Verdict
     largest_micro_batch: int | None
     exit_code: ExitCode  # of a dry run
+    faster: Faster | None = None  # a larger micro-batch that was not asked for
+    ladder: tuple[Step, ...] = ()  # of a refusal, and when asked for
 
     def __repr__(self) -> str:
         """One line: in a notebook a bill is looked at, not read field by field."""
@@ -57,6 +61,8 @@ def make_bill(plan: RunPlan, findings: tuple[Finding, ...]) -> Bill:
         verdict=verdict,
         largest_micro_batch=largest_micro_batch(lowered.plan),
         exit_code=ExitCode.OVER_BUDGET if refused else ExitCode.OK,
+        faster=lowered.faster,
+        ladder=ladder(plan, allowed_rungs(plan)) if refused or plan.lowering.show is Show.ladder else (),
     )
 
 

@@ -12,6 +12,7 @@ from preflight.verdict.judge import Change
 from preflight.verdict.needs import broken_budgets
 
 WORTH_FRACTION = 0.01  # less is below what the sums can tell apart
+RAISED_PIN = "lowering.raise_batch=false"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +58,5 @@ def raised(asked: RunPlan, faster: Faster) -> Change:
             f"there is room, and a step takes {faster.saved_fraction:.0%} less; {new.grad_accum_steps} passes instead "
             f"of {old.grad_accum_steps}, still {old.tokens_per_step:,} tokens a step"
         ),
-        pin="lowering.raise_batch=false",
+        pin=RAISED_PIN,
     )

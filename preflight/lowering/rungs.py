@@ -20,7 +20,7 @@ from preflight.memory.peak import estimate_memory
 from preflight.plan import Precision, RunPlan
 from preflight.step_time.step import estimate_step_time
 from preflight.units import format_bytes, format_count, format_seconds
-from preflight.verdict.fitting import STATE_BYTES_PER_PARAM
+from preflight.verdict.fitting import state_bytes
 from preflight.verdict.judge import Change
 from preflight.verdict.needs import BUDGET_WORDS
 
@@ -108,8 +108,7 @@ def _precision_effect(before: RunPlan, after: RunPlan, after_estimate: Estimate)
     saved = estimate_memory(before).device.mid - after_estimate.memory.device.mid
     if saved > 0:
         effects.append(f"activations shrink by {format_bytes(saved)}")
-    states = format_bytes(STATE_BYTES_PER_PARAM * after_estimate.n_params)
-    return ", ".join([*effects, f"the {states} of fp32 weights, gradients and Adam stay"])
+    return ", ".join([*effects, f"the {format_bytes(state_bytes(after))} of fp32 weights, gradients and Adam stay"])
 
 
 def _batch_change(asked: RunPlan, asked_estimate: Estimate, new: RunPlan, new_estimate: Estimate) -> Iterator[Change]:

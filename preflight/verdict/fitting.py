@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from preflight.estimate import Estimate, estimate
 from preflight.memory.peak import MemoryEstimate, estimate_memory
+from preflight.memory.states import states_of
+from preflight.memory.workload import workload_of
 from preflight.plan import RunPlan, with_micro_batch_size
 from preflight.schedule import (
     at_most_the_data,
@@ -22,6 +24,12 @@ from preflight.schedule import (
 # Mixed precision does not shrink these: fp32 weights 4, gradients 4, Adam's two moments 8 (Micikevicius et al.
 # 2018, section 3.1; Rajbhandari et al. 2020, section 3.1 counts the same 16 bytes).
 STATE_BYTES_PER_PARAM = 16
+
+
+def state_bytes(plan: RunPlan) -> int:
+    """Weights, gradients and the optimizer's states of one rank: what no smaller pass saves."""
+    states = states_of(workload_of(plan))
+    return states.weights + states.frozen_weights + states.gradients + states.optimizer
 
 
 def fits_memory(memory: MemoryEstimate) -> bool:

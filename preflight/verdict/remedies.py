@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from conf.choices import PolicyChoice
+from conf.choices import Optimizer, Parallel, PolicyChoice
 from preflight.estimate import Estimate, estimate
 from preflight.hw_plan import CardKind
 from preflight.memory.peak import estimate_memory
-from preflight.plan import RunPlan, valid_micro_batch_sizes
+from preflight.plan import Precision, RunPlan, valid_micro_batch_sizes
 from preflight.units import GIB, format_bytes
-from preflight.verdict.fitting import STATE_BYTES_PER_PARAM, at_micro_batch_size, largest_fitting, tokens_that_fit
+from preflight.verdict.fitting import at_micro_batch_size, largest_fitting, state_bytes, tokens_that_fit
 from preflight.verdict.needs import Need, host_memory_bytes, path_of
 
 RENTED_EXAMPLE = "hw=4x4090"  # the cheapest step up from a processor or a laptop
@@ -121,15 +121,18 @@ def _on_more_cards(plan: RunPlan, n_gpus: int) -> RunPlan | None:
 def memory_message(plan: RunPlan, estimate: Estimate) -> str:
     """Path, value, need, limit; and when no batch could help, why."""
     memory = estimate.memory
-    usable, state_bytes = memory.usable_bytes or 0, STATE_BYTES_PER_PARAM * estimate.n_params
+    usable, states = memory.usable_bytes or 0, state_bytes(plan)
     allowed = f"{plan.hw.card.label} allows {format_bytes(usable)}"
     if memory.card_bytes is not None:
         allowed += f" ({format_bytes(memory.card_bytes)} x {plan.budget.max_memory_fraction:g})"
-    if state_bytes > usable:
+    if states > usable:
+        optimizer = "Adam" if plan.trainer.optimizer is Optimizer.adamw else plan.trainer.optimizer.name
+        ddp = plan.trainer.parallel is Parallel.ddp
         return (
-            f"model={plan.model.name} needs {format_bytes(state_bytes)} per rank for weights, gradients and Adam alone "
-            f"({STATE_BYTES_PER_PARAM} bytes a parameter, fp32 in every precision); {allowed}. "
-            "No micro-batch, precision or number of cards helps: every DDP rank holds all of it."
+            f"model={plan.model.name} needs {format_bytes(states)} per rank for weights, gradients and {optimizer} "
+            f"alone ({states / estimate.n_params:.3g} bytes a parameter{_in_every_precision(plan)}); {allowed}. "
+            "No micro-batch or precision helps"
+            + (", nor do more cards under DDP: every rank holds all of it." if ddp else ".")
         )
     phase = memory.phase.replace("_", " ")
     text = (
@@ -141,6 +144,10 @@ def memory_message(plan: RunPlan, estimate: Estimate) -> str:
         return text
     least = format_bytes(estimate_memory(at_micro_batch_size(plan, sizes[0])).device.high)
     return f"{text} Not even trainer.micro_batch_size={sizes[0]} fits: {least}."
+
+
+def _in_every_precision(plan: RunPlan) -> str:
+    return "" if plan.trainer.precision is Precision.bf16_pure else ", fp32 in every precision"
 
 
 def _by_itself(plan: RunPlan) -> str:

@@ -14,13 +14,14 @@ from preflight.band import Band, around
 from preflight.cost import CostEstimate, Rates
 from preflight.duration import WallEstimate
 from preflight.estimate import Estimate
-from preflight.lowering import lower, raising, rungs, search
+from preflight.lowering import ladder, lower, raising, rungs, search
 from preflight.memory.peak import MemoryEstimate
 from preflight.plan import ModelPlan, Precision, RunPlan
 from preflight.step_time.step import StepTimeEstimate
 from preflight.units import GIB, SECONDS_PER_HOUR
 from preflight.value import ValueEstimate
 from preflight.verdict import fitting, judge, remedies
+from preflight.worth import Worth
 
 STEP_SECONDS = {Precision.fp32: 16.0, Precision.tf32: 8.0, Precision.bf16: 4.0, Precision.fp16: 4.0}
 N_PARAMS_PER_LAYER = 10_000_000
@@ -90,8 +91,20 @@ def simple_estimate(plan: RunPlan) -> Estimate:
             expected_loss_at_three_quarters=3.15,
             compute_optimal_tokens=20 * n_params,
         ),
+        worth=Worth(
+            last_quarter_usd=None,
+            last_quarter_loss=None,
+            budget_tokens=None,
+            optimal_params=None,
+            optimal_tokens=None,
+        ),
         disk_bytes=36 * n_params,
     )
+
+
+def simple_states(plan: RunPlan) -> int:
+    """Weights, gradients and Adam in fp32."""
+    return 16 * plan.model.n_layer * N_PARAMS_PER_LAYER
 
 
 def use_simple_sums(monkeypatch: Any) -> None:
@@ -105,6 +118,9 @@ def use_simple_sums(monkeypatch: Any) -> None:
     monkeypatch.setattr(rungs, "estimate_step_time", simple_step)
     monkeypatch.setattr(lower, "estimate_memory", simple_memory)
     monkeypatch.setattr(lower, "estimate", simple_estimate)
+    monkeypatch.setattr(remedies, "state_bytes", simple_states)
+    monkeypatch.setattr(rungs, "state_bytes", simple_states)
+    monkeypatch.setattr(ladder, "estimate", simple_estimate)
     monkeypatch.setattr(search, "estimate", simple_estimate)
     monkeypatch.setattr(raising, "estimate", simple_estimate)
     monkeypatch.setattr(raising, "estimate_step_time", simple_step)

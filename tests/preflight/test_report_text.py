@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from simple_sums import use_simple_sums
+from simple_sums import simple_step, use_simple_sums
 
-from conf.choices import PolicyChoice, ReportChoice
+from conf.choices import PolicyChoice, ReportChoice, Show
 from preflight.bill import for_launch, make_bill
 from preflight.plan import Calibration, Factor, Precision
 from preflight.report.render import bill_text, render
@@ -37,9 +37,35 @@ changed  trainer.micro_batch_size 64 -> 32: memory 70.9 GiB -> 18.1 GiB per rank
 
 NO = """\
 NO       gpt2_124m on 1 x RTX 4090 24 GB: 40.0 h, $54.40; over: hours
-over     gpt2_124m on 1x4090 takes 40 h (expected) of budget.max_hours=24.
+over                        need      limit   too much  option
+         hours              40 h       24 h       16 h  max_hours=24
   fix    budget.max_hours=40, trainer.total_tokens=265420800, model=tiny or
          hw=2x4090 dry_run=true
+memory """
+
+TWO_BUDGETS = """\
+over                        need      limit   too much  option
+         memory         70.9 GiB   22.3 GiB   48.6 GiB  max_memory_fraction=0.95
+         hours           71.11 h       24 h    47.11 h  max_hours=24
+  why    memory: trainer.micro_batch_size=64 needs up to 70.9 GiB per rank in
+         backward (expected 64.4 GiB); RTX 4090 24 GB allows 22.3 GiB (23.5 GiB
+         x 0.95).
+  fix    memory: trainer.micro_batch_size=16, or let the launcher choose:
+         lowering.policy=auto
+  fix    hours: budget.max_hours=72, trainer.total_tokens=353894400, model=tiny
+         or hw=4x4090 dry_run=true
+  or     trainer.precision=bf16 trainer.micro_batch_size=32   (a yes:
+         trainer.precision fp32 -> bf16, trainer.micro_batch_size 64 -> 32)
+"""
+
+LADDER = """\
+ladder                                memory     saves       time    money  yes?
+         as asked                   70.9 GiB             3.0 days   $96.71  no
+         micro_batch_size=16        18.1 GiB  52.8 GiB   3.0 days   $96.71  no
+         precision=tf32             18.1 GiB  50% time     35.6 h   $48.36  no
+         precision=bf16             18.1 GiB  50% time     17.8 h   $24.18  yes
+         model=small *              17.8 GiB   252 MiB      8.9 h   $12.09  yes
+         * off: type it, or lowering.rungs= (model: lowering.allow_model=true)
 """
 
 
@@ -76,8 +102,41 @@ def test_bill_text_stays_on_one_screen_in_the_worst_of_cases(make_plan):
         lowering={"policy": PolicyChoice.refuse},
     )  # fmt: skip
     lines = bill_text(make_bill(plan, tuple(warning(n) for n in range(9)))).splitlines()
-    assert len(lines) <= 24
+    assert len(lines) <= 36
     assert max(len(line) for line in lines) <= 80
+
+
+def test_bill_text_of_a_refusal_shows_the_whole_ladder(make_plan):
+    plan = make_plan(micro_batch_size=64, n_steps=16_000, precision=Precision.fp32)
+    small = replace(plan.model, name="small", n_layer=6)
+    lowering = replace(plan.lowering, policy=PolicyChoice.refuse, smaller_models=(small,))
+    text = bill_text(make_bill(replace(plan, lowering=lowering), ()))
+    assert TWO_BUDGETS in text
+    assert LADDER in text
+
+
+def test_bill_text_shows_the_ladder_of_a_plan_that_fits_when_asked(make_plan):
+    quiet, loud = (make_plan(lowering={"show": show}) for show in (Show.refused, Show.ladder))
+    assert "ladder " not in bill_text(make_bill(quiet, ()))
+    text = bill_text(make_bill(loud, ()))
+    assert "as asked 7.1 GiB 67 min $1.51 yes" in " ".join(text.split())
+
+
+def test_bill_text_says_which_larger_batch_would_be_faster(make_plan, monkeypatch):
+    monkeypatch.setattr("preflight.lowering.raising.estimate_step_time", quicker_in_large_passes)
+    plan = make_plan(micro_batch_size=12, grad_accum_steps=10)
+    offered = " ".join(bill_text(make_bill(plan, ())).split())
+    assert "= 122,880 a step; 30 fits and saves 5% time (lowering.raise_batch=true)" in offered
+    raised = make_bill(replace(plan, lowering=replace(plan.lowering, raise_batch=True)), ())
+    assert raised.plan.trainer.micro_batch_size == 30
+    assert "changed  trainer.micro_batch_size 12 -> 30: there is room, and a step takes 5%" in bill_text(raised)
+    assert bill_text(raised).startswith("GO, CHANGED gpt2_124m")
+
+
+def quicker_in_large_passes(plan):
+    step = simple_step(plan)
+    saved = 0.05 if plan.trainer.micro_batch_size > 12 else 0.0
+    return replace(step, seconds=step.seconds.scaled(1 - saved - plan.trainer.micro_batch_size / 1e6))
 
 
 def test_bill_text_says_in_the_first_lines_that_this_is_another_machine(go_plan):
@@ -128,7 +187,7 @@ def test_bill_text_names_the_runs_that_calibrate_it_and_the_raw_number(go_plan, 
 
 def test_bill_text_of_policy_off_shows_the_budget_as_a_warning_and_goes(make_plan):
     text = bill_text(make_bill(make_plan(n_steps=36_000, lowering={"policy": PolicyChoice.off}), ()))
-    assert text.startswith("GO ")
+    assert text.startswith("GO ANYWAY gpt2_124m on 1 x RTX 4090 24 GB: 40.0 h, $54.40; over: hours")
     assert "over     " not in text
     assert "warning  over budget, launched all the same (lowering.policy=off)" in text
 

@@ -96,7 +96,7 @@ def test_violations_of_memory_says_that_no_batch_helps_when_the_states_alone_do_
     message = one_violation(plan).message
     assert "needs 47.7 GiB per rank for weights, gradients and Adam alone" in message
     assert "allows 22.3 GiB (23.5 GiB x 0.95)" in message
-    assert "No micro-batch, precision or number of cards helps" in message
+    assert "No micro-batch or precision helps, nor do more cards under DDP" in message
     assert one_violation(plan).fix.startswith("a card with at least")
 
 
