@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from preflight import presence
 from preflight.errors import ExitCode
+from trainers.signals import ORPHAN_SECONDS
 from trainers.warn import warn
 
 IN_ORDER = frozenset({ExitCode.STOPPED_AT_BUDGET, ExitCode.INTERRUPTED, ExitCode.TERMINATED})  # checkpoint saved
@@ -28,6 +30,8 @@ class Failure:
     reason: str
     unix_seconds: float
     killed_by: str | None = None  # the signal's name, when nobody was left to write a reason
+    step: int | None = None  # finished ones; None: nobody was left to say
+    is_out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,17 @@ class Outcome:
     exit_code: int
     reason: str
     failed_rank: int | None = None
+    is_out_of_memory: bool = False
+
+
+def as_outcome(failure: Failure) -> Outcome:
+    """The cause, as the run's end."""
+    return Outcome(
+        exit_code=failure.exit_code,
+        reason=failure.reason,
+        failed_rank=failure.rank,
+        is_out_of_memory=failure.is_out_of_memory,
+    )
 
 
 def write_failure(run_dir: Path, failure: Failure, *, author: str) -> None:
@@ -55,6 +70,7 @@ def clear_failures(run_dir: Path) -> None:
     """Forget the failures of an earlier segment before resuming."""
     for path in (run_dir / FAILURES).glob("*.json"):
         path.unlink(missing_ok=True)
+    presence.forget(run_dir)
 
 
 def first_failure(run_dir: Path) -> Failure | None:
@@ -87,14 +103,28 @@ def leave(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-def killed(rank: int, signal_number: int) -> Failure:
-    """A rank that left no word because a signal took it."""
-    name = signal.Signals(signal_number).name
-    hint = " (the kernel kills the largest process when memory runs out)" if name == "SIGKILL" else ""
+def abandon(run_dir: Path, rank: int, who: str) -> NoReturn:
+    """Nobody is left to wait for this rank, and it has had its time to finish the step and save."""
+    reason = f"{who}; rank {rank} could not finish its step and save within {ORPHAN_SECONDS:g} s"
+    code = ExitCode.TRAINING_FAILED
+    failure = Failure(rank=rank, exit_code=code, reason=reason, unix_seconds=time.time())
+    write_failure(run_dir, failure, author=f"rank-{rank}")
+    os._exit(code)
+
+
+def killed(rank: int, signal_number: int | None, *, is_out_of_memory: bool = False) -> Failure:
+    """A rank that left no word because a signal took it; None: which one only its parent knows."""
+    name = "a signal" if signal_number is None else signal.Signals(signal_number).name
+    hint = ""
+    if is_out_of_memory:
+        hint = ": the kernel ended it because memory ran out"
+    elif name in ("SIGKILL", "a signal"):
+        hint = " (the kernel kills the largest process when memory runs out)"
     return Failure(
         rank=rank,
         exit_code=ExitCode.TRAINING_FAILED,
         reason=f"rank {rank} was killed by {name}{hint}",
         unix_seconds=time.time(),
         killed_by=name,
+        is_out_of_memory=is_out_of_memory,
     )

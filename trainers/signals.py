@@ -1,17 +1,24 @@
-"""Signals become a flag that the loop reads between steps; a dead parent becomes a signal."""
+"""Signals become a flag that the loop reads between steps; a dead parent becomes a signal, and a term."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 PARENT_VARIABLE = "PREFLIGHT_PARENT_PID"  # set by whoever starts us, so that a parent that died early is noticed
+LAUNCHER_VARIABLE = "PREFLIGHT_LAUNCHER_PID"  # launch.py, also where the parent is torchrun's agent
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 HANDLED = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")  # SIGHUP: the terminal is gone
+LAUNCHER_KILLED = "launch.py was killed"
+AGENT_KILLED = "torchrun was killed"
+ORPHAN_SECONDS = 4.0  # to finish the step and save when nobody is left to wait for it
+LOOK_SECONDS = 0.25
 
 
 def handled() -> list[signal.Signals]:
@@ -40,10 +47,11 @@ def let_through() -> None:
 
 
 class StopRequest:
-    """`requested` is the name of the first signal that asked this process to stop, or None."""
+    """`requested` is the name of the first signal that asked this process to stop, or who was killed, or None."""
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self._parent = os.getppid()
 
     def install(self) -> None:
         """Take over the handled signals; the second SIGINT of an impatient user still only sets the flag."""
@@ -51,8 +59,44 @@ class StopRequest:
             signal.signal(number, self._handle)
         let_through()
 
+    def watch(self, at_the_end: Callable[[str], None]) -> None:
+        """Look after parent and launcher from a thread; when one is gone for ORPHAN_SECONDS, call `at_the_end`.
+
+        A rank that waits in a collective for a neighbour that is gone too would not come to its handlers.
+        """
+        threading.Thread(target=self._watch, args=(at_the_end,), name="parent-watch", daemon=True).start()
+
+    def _watch(self, at_the_end: Callable[[str], None]) -> None:
+        while (killed := self._killed()) is None:
+            time.sleep(LOOK_SECONDS)
+        self.requested = self.requested or killed
+        time.sleep(ORPHAN_SECONDS)
+        at_the_end(killed)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = self.requested or signal.Signals(number).name
+        self.requested = self.requested or self._killed() or signal.Signals(number).name
+
+    def _killed(self) -> str | None:
+        """Which of those above us is gone."""
+        launcher = os.environ.get(LAUNCHER_VARIABLE, "")
+        if launcher.isdecimal() and not is_running(int(launcher)):
+            return LAUNCHER_KILLED
+        return AGENT_KILLED if os.getppid() != self._parent else None
+
+
+def is_running(process: int) -> bool:
+    """A process that is dead and was not yet waited for is not (Linux; elsewhere it counts until then)."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return True
 
 
 def stop_with_parent() -> None:

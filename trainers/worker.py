@@ -18,9 +18,10 @@ def main() -> NoReturn:
     stop_with_parent()
     import argparse
     import json
+    import os
     from pathlib import Path
 
-    from trainers.outcome import leave
+    from trainers.outcome import abandon, leave
     from trainers.rank import run_rank
 
     parser = argparse.ArgumentParser(prog="trainers.worker")
@@ -28,6 +29,7 @@ def main() -> NoReturn:
     parser.add_argument("--started", type=float, required=True)
     parser.add_argument("--resume", action="store_true")
     arguments = parser.parse_args()
+    stop.watch(lambda who: abandon(arguments.run_dir, int(os.environ.get("RANK", 0)), who))
     document = json.loads((arguments.run_dir / "plan.json").read_text())
     outcome = run_rank(
         document, arguments.run_dir, stop, started_unix=arguments.started, resume=arguments.resume, progress=sys.stdout

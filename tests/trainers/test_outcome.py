@@ -36,7 +36,7 @@ def test_write_failure_says_so_when_it_cannot(tmp_path: Path, capsys: pytest.Cap
 def test_outcome_names_the_agent_when_it_was_killed(tmp_path: Path):
     several, one = (_outcome(tmp_path, -9, [], has_agent=has_agent) for has_agent in (True, False))
     assert (several.exit_code, several.failed_rank) == (5, None)
-    assert "torchrun's agent" in several.reason
+    assert "torchrun was killed" in several.reason
     assert (one.exit_code, one.failed_rank) == (5, 0)
     assert "rank 0 was killed by SIGKILL" in one.reason
 

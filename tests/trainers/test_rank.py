@@ -12,9 +12,9 @@ import pytest
 from preflight.errors import ConfigError
 from preflight.plan import RunPlan
 from trainers import checkpoint, meters
+from trainers.blame import failure_of
 from trainers.job import Job
 from trainers.pretrain import train
-from trainers.rank import _failure
 
 
 def full(*_: Any, **__: Any) -> None:
@@ -22,12 +22,12 @@ def full(*_: Any, **__: Any) -> None:
 
 
 def test_failure_is_one_line_on_a_full_disk_and_a_traceback_for_the_unforeseen(capsys: pytest.CaptureFixture[str]):
-    failure = _failure(1, OSError(errno.ENOSPC, "No space left on device", "x"))
+    failure = failure_of(1, 7, OSError(errno.ENOSPC, "No space left on device", "x"))
     assert (failure.exit_code, failure.rank) == (5, 1)
-    assert failure.reason.splitlines() == ["rank 1: OSError: [Errno 28] No space left on device: 'x'"]
+    assert failure.reason.splitlines() == ["rank 1, after step 7: OSError: [Errno 28] No space left on device: 'x'"]
     assert capsys.readouterr().err == ""
-    assert _failure(0, ConfigError([])).exit_code == 2
-    _failure(0, KeyError("x"))
+    assert failure_of(0, 0, ConfigError([])).exit_code == 2
+    failure_of(0, 0, KeyError("x"))
     assert "KeyError: 'x'" in capsys.readouterr().err
 
 

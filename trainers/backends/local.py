@@ -13,16 +13,30 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from preflight import presence
 from preflight.errors import ExitCode
 from preflight.plan import RunPlan
-from trainers.outcome import Outcome, clear_failures, first_failure, killed, stop_code
-from trainers.signals import HANDLED, PARENT_VARIABLE, handled, held_back, stop_with_parent
+from trainers.oom_kill import was_killed_for_memory
+from trainers.outcome import Outcome, as_outcome, clear_failures, first_failure, killed, stop_code
+from trainers.signals import (
+    AGENT_KILLED,
+    HANDLED,
+    LAUNCHER_VARIABLE,
+    PARENT_VARIABLE,
+    handled,
+    held_back,
+    stop_with_parent,
+)
+
+RANK_SECONDS = 4.5  # for ranks that lost their parent: their own term, and a little
 
 
 def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, progress: TextIO | None) -> Outcome:
     """Train and wait. Signals to this process reach the ranks, which finish their step and save."""
     clear_failures(run_dir)
-    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())} | _allocator()
+    was_killed_for_memory()  # it counts from now on
+    me = str(os.getpid())
+    environment = os.environ | {PARENT_VARIABLE: me, LAUNCHER_VARIABLE: me} | _allocator()
     with ExitStack() as stack:
         with held_back():  # no signal falls between the start and the handlers, here or in the child
             process = subprocess.Popen(
@@ -35,6 +49,9 @@ def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, prog
             )
             received = stack.enter_context(_forwarding(process))
         code = _wait(process, received, plan.launcher.grace_seconds)
+        is_agent_killed = code < 0 and not received  # else their time is up, or the user means now
+        if presence.wait_until_all_are_gone(run_dir, RANK_SECONDS if is_agent_killed else 0.0):
+            presence.kill_all(run_dir)
     return _outcome(run_dir, code, received, has_agent=plan.hw.world_size > 1)
 
 
@@ -127,11 +144,11 @@ def _outcome(run_dir: Path, code: int, received: list[str], *, has_agent: bool) 
     if failure is None and received:
         return Outcome(exit_code=stop_code(received[0]), reason=received[0])
     if failure is None and code < 0 and not has_agent:
-        failure = killed(0, -code)
+        failure = killed(0, -code, is_out_of_memory=was_killed_for_memory())
     if failure is not None:
-        return Outcome(exit_code=failure.exit_code, reason=failure.reason, failed_rank=failure.rank)
-    if code < 0:  # its ranks hear of it from the kernel, and save
-        reason = f"torchrun's agent, the parent of the ranks, was killed by {signal.Signals(-code).name}"
+        return as_outcome(failure)
+    if code < 0:  # its ranks have heard of it from the kernel, and saved
+        reason = f"{AGENT_KILLED}: the agent, parent of the ranks, by {signal.Signals(-code).name}"
         return Outcome(exit_code=ExitCode.TRAINING_FAILED, reason=reason)
     known = code in set(ExitCode)
     reason = f"the training process ended with exit code {code}"

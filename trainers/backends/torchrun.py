@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from preflight.errors import PreflightError
-from trainers.outcome import Outcome, clear_failures
+from trainers.outcome import Outcome, abandon
 from trainers.signals import StopRequest, stop_with_parent
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def train(word: Mapping[str, Any], *, started_unix: float, progress: TextIO) -> 
     stop.install()
     stop_with_parent()
     run_dir, resume = Path(word["run_dir"]), bool(word["resume"])
-    if os.environ["RANK"] == "0":  # the others have only just heard of the run
-        clear_failures(run_dir)
+    stop.watch(lambda who: abandon(run_dir, int(os.environ["RANK"]), who))
     return run_rank(word["document"], run_dir, stop, started_unix=started_unix, resume=resume, progress=progress)
 
 
