@@ -17,11 +17,14 @@ from preflight.errors import ConfigError, ExitCode, Problem
 from preflight.machine.snapshot import probe
 from preflight.report.compare import compare_csv, compare_document, compare_exit_code, compare_text
 
+Records = Sequence[Mapping[str, Any]]
 
-def compared(config: Config, command: str, records: Sequence[Mapping[str, Any]]) -> Comparison:
+
+def compared(config: Config, command: str, records: Records, probes: Records) -> Comparison:
     """ConfigError carries all problems."""
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return compare(config, probe(Path(config.runs_dir)), command=command, created_at=created_at, records=records)
+    machine = probe(Path(config.runs_dir))
+    return compare(config, machine, command=command, created_at=created_at, records=records, probes=probes)
 
 
 def show(comparison: Comparison, report: ReportChoice) -> ExitCode:

@@ -17,6 +17,7 @@ from conf.choices import Action, ReportChoice
 from conf.compose import Request, compose, sound_part
 from conf.schema import Config
 from launcher.finish import record
+from launcher.new_budget import budget_options, freeze, plan_within, refuse_past_deadline
 from launcher.output import complain, say
 from preflight import rundir
 from preflight.bill import Bill, for_launch, make_bill
@@ -26,9 +27,11 @@ from preflight.checks.check import check
 from preflight.errors import ConfigError, ExitCode, PreflightError, Problem
 from preflight.machine.snapshot import Machine, probe
 from preflight.plan import RunPlan
+from preflight.planfile import read_json
 from preflight.record import Ledger, read_ledger
 from preflight.report.render import error_document, render
 from preflight.resolve.resolve import resolve
+from preflight.spent import remember
 from preflight.verdict.judge import Finding
 
 if TYPE_CHECKING:
@@ -125,7 +128,8 @@ def _compared(config: Config, argv: Sequence[str]) -> Comparison:
     from launcher.compare import compared  # only comparisons pay for it
 
     records = _ledger(config).records if config.calibration != "off" else ()
-    return compared(config, _command(argv), records)
+    probes = read_probes(_place(config)) if config.calibration != "off" else ()
+    return compared(config, _command(argv), records, probes)
 
 
 def _answer(argv: Sequence[str]) -> Answer:
@@ -157,16 +161,23 @@ def _answer(argv: Sequence[str]) -> Answer:
     return _show_and_prepare(config, make_bill(plan, findings), findings)
 
 
-def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
-    """`plan=FILE` and `resume=RUN_DIR`: nothing is decided anew, so no other override has a meaning."""
+def _given(config: Config, request: Request) -> tuple[set[str], list[str]]:
+    """What was typed beside `plan=` or `resume=`, and which limits of a run that is resumed; ConfigError: too much."""
     given = {line.lstrip("+~").partition("=")[0] for line in request.overrides}
-    if extra := sorted(given.difference(FROZEN_KEYS)):
-        message = f"a frozen plan takes only {', '.join(FROZEN_KEYS)}"
+    limits = budget_options(given) if config.resume else []
+    if extra := sorted(given.difference(FROZEN_KEYS, {f"budget.{limit}" for limit in limits})):
+        message = f"a frozen plan takes only {', '.join(FROZEN_KEYS)}" + " and budget.*" * (config.resume is not None)
         raise ConfigError([Problem(path=key, value="...", message=message, fix=f"leave out {key}") for key in extra])
     for key, value in (("resume", config.resume), ("plan", config.plan)):
         if value is not None and not value.strip():
             fix = "resume=latest" if key == "resume" else "plan=RUN_DIR/plan.json"
             raise ConfigError([Problem(path=key, value=value, message="names nothing", fix=fix)])
+    return given, limits
+
+
+def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
+    """`plan=FILE` and `resume=RUN_DIR`: nothing is decided anew, so no other override has a meaning."""
+    given, limits = _given(config, request)
     folder = None
     if config.resume is not None:
         folder = rundir.find(config.resume, Path(config.runs_dir).expanduser().resolve())
@@ -174,6 +185,10 @@ def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
     if not config.dry_run:
         findings = check(bill.plan, machine)
         bill = make_bill(bill.asked_plan or bill.plan, findings)
+    if folder is not None and limits:
+        bill = make_bill(plan_within(config, folder, limits), findings)
+    if not config.dry_run:
+        refuse_past_deadline(bill.plan, f"resume={folder}" if folder else "plan=")
     if folder is None and "runs_dir" in given:
         bill = _recorded_in(bill, str(Path(config.runs_dir).expanduser().resolve()))
     if folder is not None and rundir.is_finished(folder):
@@ -199,6 +214,9 @@ def _show_and_prepare(config: Config, bill: Bill, findings: tuple[Finding, ...],
         return Answer(exit_code=bill.exit_code, bill=bill, as_json=as_json)
     if folder is not None:
         lock = rundir.claim(folder)
+        if bill.plan.budget != read_json(RunPlan, folder / rundir.PLAN, "plan").budget:
+            freeze(bill, findings, folder)
+        remember(folder, rundir.read_actual(folder))
         rundir.forget_actual(folder)
         return Answer(exit_code=ExitCode.OK, bill=bill, run_dir=folder, lock=lock, resume=True, as_json=as_json)
     folder = rundir.create(bill.plan)

@@ -16,6 +16,7 @@ from conf.schema import CompareConfig, Config, HwConfig
 from preflight import catalog
 from preflight.band import Band
 from preflight.calibration.calibrate import calibrate
+from preflight.calibration.probes import with_probes
 from preflight.catalog import Listed
 from preflight.errors import ConfigError, Problem
 from preflight.estimate import Estimate
@@ -102,7 +103,9 @@ class _Machine:
     problems: list[Problem] = field(default_factory=list)
 
 
-def compare(config: Config, machine: Machine, *, command: str, created_at: str, records: Records) -> Comparison:
+def compare(
+    config: Config, machine: Machine, *, command: str, created_at: str, records: Records, probes: Records = ()
+) -> Comparison:
     """ConfigError when the job is wrong whatever the machine; a machine that cannot take it has a row that says why."""
     shared = Resolution()
     job = resolve_job(config, shared, command=command, created_at=created_at)
@@ -113,7 +116,7 @@ def compare(config: Config, machine: Machine, *, command: str, created_at: str, 
     machines = [yours, *_machines(job.config)]
     by_card = _by_card(records)
     for each in machines:
-        _plan(each, job, machine, shared, by_card)
+        _plan(each, job, machine, shared, by_card, probes)
     _refuse_what_is_wrong_everywhere(shared, yours, machines)
     rows = _without_repetition([row for each in machines for row in _rows(each)])
     options = job.config.compare
@@ -202,7 +205,14 @@ def _named(asked: HwConfig, card_name: str, n_gpus: int) -> _Machine:
     return _Machine(hardware=hardware, hw=hw)
 
 
-def _plan(each: _Machine, job: Job, machine: Machine, shared: Resolution, by_card: Mapping[str, list[Any]]) -> None:
+def _plan(
+    each: _Machine,
+    job: Job,
+    machine: Machine,
+    shared: Resolution,
+    by_card: Mapping[str, list[Any]],
+    probes: Records,
+) -> None:
     """The job's plan on this machine with what earlier runs say about it, or the problems."""
     resolution = Resolution(provenance=dict(shared.provenance))
     here = machine if each.is_yours else replace(machine, world=None)  # torchrun's ranks are those of yours
@@ -210,6 +220,7 @@ def _plan(each: _Machine, job: Job, machine: Machine, shared: Resolution, by_car
     each.problems = resolution.problems
     if plan is None or resolution.problems:
         return
+    plan = with_probes(plan, probes) if probes else plan
     records = by_card.get(plan.hw.card.name, [])
     each.plan = replace(plan, calibration=calibrate(plan, records, None)) if records else plan
 
