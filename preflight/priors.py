@@ -2,19 +2,22 @@
 
 `efficiency.csv`: the best measured matmul rate of a card over its listed peak (`half`: bf16 and fp16); a card without
 a row takes the row of its kind. `links.csv`: all-reduce bus bandwidth (NCCL's definition: 2(n-1)/n x bytes / seconds)
-and latency of a link.
+and latency of a link. `cuda.csv`: which driver and cards a CUDA release wants. `failures.csv`: how often runs are
+interrupted.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from preflight.hw_plan import Card
 from preflight.plan import Precision
+from preflight.tables import Columns, read_table
+
+CATALOG_DIR = Path(__file__).resolve().parent.parent / "conf" / "catalog"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +30,37 @@ class Link:
     latency_seconds: float
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    text = files("conf").joinpath("catalog", name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+_TABLES = {
+    "efficiency": Columns(
+        texts=("card", "rate", "matmul_fraction", "source"), numbers=("matmul_fraction",), forms={}, dates=("as_of",)
+    ),
+    "links": Columns(
+        texts=("link", "bus_bandwidth", "latency_seconds", "source"),
+        numbers=("bus_bandwidth", "latency_seconds"),
+        forms={"unit": r"[a-z_]+(_\d+)?"},
+        dates=("as_of",),
+    ),
+    "cuda": Columns(
+        texts=("cuda", "min_driver", "min_compute_capability", "source"),
+        numbers=("min_driver", "min_compute_capability"),
+        forms={"cuda": r"\d+"},
+        dates=("as_of",),
+    ),
+    "failures": Columns(
+        texts=("cause", "per_gpu_hour", "source"), numbers=("per_gpu_hour",), forms={}, dates=("as_of",)
+    ),
+}
+
+
+@cache
+def _rows(name: str) -> tuple[dict[str, str], ...]:
+    """Checked: a fault of the table names its file and line."""
+    return read_table(CATALOG_DIR / f"{name}.csv", _TABLES[name])
 
 
 @cache
 def _matmul_fractions() -> Mapping[tuple[str, str], float]:
-    return {(row["card"], row["rate"]): float(row["matmul_fraction"]) for row in _rows("efficiency.csv")}
+    return {(row["card"], row["rate"]): float(row["matmul_fraction"]) for row in _rows("efficiency")}
 
 
 def matmul_fraction(card: Card, precision: Precision) -> float:
@@ -67,10 +93,31 @@ def _links() -> Mapping[str, Link]:
             unit=row["unit"],
             latency_seconds=float(row["latency_seconds"]),
         )
-        for row in _rows("links.csv")
+        for row in _rows("links")
     }
 
 
 def link(name: str) -> Link:
     """The row of links.csv."""
     return _links()[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaNeeds:
+    """What a major release of CUDA wants."""
+
+    min_driver: int
+    min_compute_capability: float
+
+
+def cuda_needs(major: int) -> CudaNeeds | None:
+    """None: a release that the table does not know."""
+    row = next((row for row in _rows("cuda") if int(row["cuda"]) == major), None)
+    if row is None:
+        return None
+    return CudaNeeds(min_driver=int(row["min_driver"]), min_compute_capability=float(row["min_compute_capability"]))
+
+
+def failures_per_gpu_hour(cause: str) -> float:
+    """`hardware`, `no_ecc`."""
+    return next(float(row["per_gpu_hour"]) for row in _rows("failures") if row["cause"] == cause)

@@ -8,31 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from preflight.machine.gpu import Gpu
 from preflight.units import MIB
 
 # What torch cannot address of nvidia-smi's total: 350 to 610 MiB in public out-of-memory messages, cards of all sizes.
 RESERVED_BYTES_WHEN_UNKNOWN = 600 * MIB
 HOLDER_BYTES = 256 * MIB  # less than this held is a desktop or a context, and nobody is looked up
 _DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One card as the driver reports it. None: the driver does not say."""
-
-    index: int  # as nvidia-smi numbers it
-    name: str  # "NVIDIA GeForce RTX 4090"
-    memory_total_bytes: int  # what a process can address: the driver's own part is taken off
-    memory_free_bytes: int
-    compute_capability: float | None
-    power_limit_watts: float | None
-    driver: str
-    mig: bool = False  # a slice of a card
-    holders: tuple[str, ...] = ()  # who holds memory: "pid 4242 (python)"
 
 
 def driver_is_here() -> bool:
@@ -48,7 +33,10 @@ def read_gpus(environment: Mapping[str, str]) -> tuple[tuple[Gpu, ...], str | No
     try:
         import pynvml
     except ImportError:
-        return (), "an NVIDIA driver is here but pynvml is not installed (pip install nvidia-ml-py)"
+        from preflight.machine.smi import read_smi
+
+        gpus = read_smi(visible)
+        return gpus, None if gpus else "an NVIDIA driver is here but pynvml is not installed (pip install nvidia-ml-py)"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -56,14 +44,25 @@ def read_gpus(environment: Mapping[str, str]) -> tuple[tuple[Gpu, ...], str | No
         missing = isinstance(error, pynvml.NVMLError_LibraryNotFound)
         return (), None if missing else f"the NVIDIA driver does not answer: {error}"
     try:
-        driver = _string(pynvml.nvmlSystemGetDriverVersion())
+        system = _System(_string(pynvml.nvmlSystemGetDriverVersion()), _cuda(pynvml))
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         chosen = _visible(pynvml, list(_devices(pynvml, handles)), visible)
-        return tuple(_gpu(pynvml, index, handle, parent, driver) for index, handle, parent in chosen), None
+        return tuple(_gpu(pynvml, device, chosen, system) for device in chosen), None
     except pynvml.NVMLError as error:
         return (), f"the NVIDIA driver does not answer: {error}"
     finally:
         pynvml.nvmlShutdown()
+
+
+class _System(NamedTuple):
+    driver: str
+    cuda: str | None
+
+
+def _cuda(pynvml: Any) -> str | None:
+    """12080 means 12.8."""
+    number = _ask(pynvml, pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
 _Device = tuple[int, Any, Any]  # nvidia-smi's index, handle, the whole card's handle when it is a slice
@@ -114,23 +113,66 @@ def _is_called(pynvml: Any, device: _Device, entry: str) -> bool:
     return len(entry) > len("GPU-") and uuid is not None and _string(uuid).startswith(entry)
 
 
-def _gpu(pynvml: Any, index: int, handle: Any, parent: Any, driver: str) -> Gpu:
+def _gpu(pynvml: Any, device: _Device, chosen: list[_Device], system: _System) -> Gpu:
+    index, handle, parent = device
     whole = handle if parent is None else parent
     total_bytes, free_bytes = _memory_bytes(pynvml, handle)
     capability = _ask(pynvml, pynvml.nvmlDeviceGetCudaComputeCapability, whole)
-    # A slice has no power limit of its own.
-    milliwatts = None if parent is not None else _ask(pynvml, pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    ecc = _ask(pynvml, pynvml.nvmlDeviceGetEccMode, whole)
+    heat = _ask(pynvml, pynvml.nvmlDeviceGetTemperature, whole, pynvml.NVML_TEMPERATURE_GPU)
     return Gpu(
         index=index,
         name=_string(pynvml.nvmlDeviceGetName(handle)),
         memory_total_bytes=total_bytes,
         memory_free_bytes=free_bytes,
         compute_capability=None if capability is None else capability[0] + capability[1] / 10,
-        power_limit_watts=None if milliwatts is None else milliwatts / 1e3,
-        driver=driver,
+        power_limit_watts=_watts(pynvml, pynvml.nvmlDeviceGetEnforcedPowerLimit, handle, parent),
+        default_power_limit_watts=_watts(pynvml, pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle, parent),
+        driver=system.driver,
+        cuda=system.cuda,
         mig=parent is not None,
         holders=_holders(pynvml, handle) if total_bytes - free_bytes > HOLDER_BYTES else (),
+        temperature_celsius=None if heat is None else float(heat),
+        slowdowns=_slowdowns(pynvml, whole),
+        ecc=None if ecc is None else bool(ecc[0]),
+        n_nvlinks=_n_nvlinks(pynvml, whole) if len(chosen) > 1 else None,
+        peers=tuple(_reads(pynvml, whole, other) for _, other, _ in chosen if other is not handle),
     )
+
+
+def _watts(pynvml: Any, call: Any, handle: Any, parent: Any) -> float | None:
+    """A slice has no power limit of its own."""
+    milliwatts = None if parent is not None else _ask(pynvml, call, handle)
+    return None if milliwatts is None else milliwatts / 1e3
+
+
+def _slowdowns(pynvml: Any, handle: Any) -> tuple[str, ...]:
+    """Heat and the power brake; the power cap alone is how cards normally run under load."""
+    reasons = _ask(pynvml, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    names = {
+        pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
+        pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat",
+        pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power_brake",
+    }
+    return tuple(dict.fromkeys(name for bit, name in names.items() if reasons & bit))
+
+
+def _n_nvlinks(pynvml: Any, handle: Any) -> int:
+    """Cards without NVLink do not know the question."""
+    n_active = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = _ask(pynvml, pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is None:
+            break
+        n_active += int(state == 1)
+    return n_active
+
+
+def _reads(pynvml: Any, handle: Any, other: Any) -> bool:
+    """Peer to peer, as the driver allows it."""
+    index = pynvml.NVML_P2P_CAPS_INDEX_READ
+    index = index[0] if isinstance(index, tuple) else index  # nvidia-ml-py writes it with a stray comma
+    return bool(_ask(pynvml, pynvml.nvmlDeviceGetP2PStatus, handle, other, index) == pynvml.NVML_P2P_STATUS_OK)
 
 
 def _memory_bytes(pynvml: Any, handle: Any) -> tuple[int, int]:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from preflight.machine.gpu import Gpu
 from preflight.machine.host import Host, read_linux
-from preflight.machine.nvml import Gpu, driver_is_here, read_gpus
+from preflight.machine.nvml import driver_is_here, read_gpus
+from preflight.machine.surroundings import NOTHING_KNOWN, Surroundings, look_around, package_version
 
 __all__ = ["Gpu", "Machine", "World", "probe"]
 
@@ -48,6 +50,7 @@ class Machine:
     world: World | None
     wandb_key: bool  # an API key is configured
     gpu_trouble: str | None = None  # why a driver that is here does not answer
+    around: Surroundings = NOTHING_KNOWN
 
 
 def probe(runs_dir: Path) -> Machine:
@@ -73,6 +76,7 @@ def probe(runs_dir: Path) -> Machine:
         world=read_world(environment),
         wandb_key=has_wandb_key(environment, Path(os.path.expanduser("~"))),  # stays "~" for a user without a home
         gpu_trouble=trouble,
+        around=look_around(runs_dir, environment, sys.path),
     )
 
 
@@ -87,16 +91,7 @@ def read_world(environment: Mapping[str, str]) -> World | None:
 
 def torch_version(search_path: list[str]) -> str | None:
     """From the name of torch's metadata folder: importlib.metadata costs as much as the rest of the probe."""
-    for entry in search_path:
-        try:
-            names = os.listdir(entry or ".")
-        except OSError:
-            continue  # sys.path may name zips and folders that are not there
-        for name in names:
-            found = re.fullmatch(r"torch-([^-]+)(?:\.dist-info|(?:-py[\d.]+)?\.egg-info)", name)
-            if found:
-                return found[1]
-    return None
+    return package_version("torch", search_path)
 
 
 def disk_free_bytes(folder: Path) -> int:

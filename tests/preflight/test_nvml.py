@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pynvml as real_pynvml
 import pytest
 
-from preflight.machine.nvml import Gpu, read_gpus
+from preflight.machine.gpu import Gpu
+from preflight.machine.nvml import read_gpus
 
 MIB = 2**20
 GIB = 2**30
@@ -34,6 +35,12 @@ class FakeCard:
     uuid: str = "GPU-aaaa"
     pids: tuple[int, ...] = ()
     slices: list[FakeCard] = field(default_factory=list)
+    default_milliwatts: int | None = 450_000
+    celsius: int | None = 41
+    reasons: int = 1  # idle
+    ecc: tuple[int, int] | None = None
+    nvlinks: tuple[int, ...] = ()
+    reads_peers: bool = False
 
 
 def _fake(monkeypatch: pytest.MonkeyPatch, cards: list[FakeCard], *, old_driver: bool = False) -> types.ModuleType:
@@ -76,6 +83,20 @@ def _fake(monkeypatch: pytest.MonkeyPatch, cards: list[FakeCard], *, old_driver:
         "nvmlDeviceGetMigMode": lambda card: known((1, 1) if card.slices else None),
         "nvmlDeviceGetMaxMigDeviceCount": lambda card: 7,
         "nvmlDeviceGetMigDeviceHandleByIndex": mig_slice,
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12_080,
+        "nvmlDeviceGetPowerManagementDefaultLimit": lambda card: known(card.default_milliwatts),
+        "nvmlDeviceGetTemperature": lambda card, sensor: known(card.celsius if sensor == 0 else None),
+        "NVML_TEMPERATURE_GPU": 0,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda card: card.reasons,
+        "nvmlClocksThrottleReasonSwThermalSlowdown": 0x20,
+        "nvmlClocksThrottleReasonHwThermalSlowdown": 0x40,
+        "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": 0x80,
+        "nvmlDeviceGetEccMode": lambda card: known(card.ecc),
+        "NVML_NVLINK_MAX_LINKS": 18,
+        "nvmlDeviceGetNvLinkState": lambda card, link: known(card.nvlinks[link] if link < len(card.nvlinks) else None),
+        "NVML_P2P_CAPS_INDEX_READ": (0,),  # as nvidia-ml-py writes it
+        "NVML_P2P_STATUS_OK": 0,
+        "nvmlDeviceGetP2PStatus": lambda card, other, index: 0 if card.reads_peers and index == 0 else 3,
         "nvmlDeviceGetComputeRunningProcesses": lambda card: [types.SimpleNamespace(pid=pid) for pid in card.pids],
     }
     for name, call in calls.items():
@@ -102,6 +123,9 @@ def test_a_card_in_base_units(monkeypatch: pytest.MonkeyPatch):
         compute_capability=8.9,
         power_limit_watts=450.0,
         driver="580.95.05",
+        cuda="12.8",
+        default_power_limit_watts=450.0,
+        temperature_celsius=41.0,
     )
 
 
@@ -111,6 +135,21 @@ def test_an_old_driver_does_not_tell_its_own_part(monkeypatch: pytest.MonkeyPatc
     assert gpu.name == "Tesla T4"  # older pynvml returns bytes
     assert gpu.memory_total_bytes == (15360 - 600) * MIB
     assert gpu.memory_free_bytes == (15360 - 600) * MIB
+
+
+def test_the_health_of_a_card(monkeypatch: pytest.MonkeyPatch):
+    hot = FakeCard("NVIDIA A100-SXM4-80GB", 81920 * MIB, reasons=0x24, ecc=(1, 1), nvlinks=(1,) * 11 + (0,), celsius=91)
+    _fake(monkeypatch, [hot, FakeCard("NVIDIA GeForce RTX 4090", 24564 * MIB, default_milliwatts=None)])
+    first, second = _cards()
+    assert (first.slowdowns, first.ecc, first.n_nvlinks, first.temperature_celsius) == (("heat",), True, 11, 91.0)
+    assert (first.cuda, first.default_power_limit_watts, first.peers) == ("12.8", 450.0, (False,))
+    assert (second.slowdowns, second.ecc, second.n_nvlinks) == ((), None, 0)
+    assert second.default_power_limit_watts is None
+
+
+def test_peers_are_asked_pair_by_pair(monkeypatch: pytest.MonkeyPatch):
+    _fake(monkeypatch, [FakeCard("NVIDIA H100", 81559 * MIB, uuid=f"GPU-{i}", reads_peers=True) for i in range(3)])
+    assert [gpu.peers for gpu in _cards()] == [(True, True)] * 3
 
 
 def test_what_the_driver_does_not_say_is_unknown(monkeypatch: pytest.MonkeyPatch):
