@@ -67,8 +67,7 @@ def load_trained(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, R
 def fill(model: GPT, weights: dict[str, Tensor], source: str) -> None:
     """Every weight; rows that only a larger vocabulary has stay as drawn, further positions are left out."""
     own = model.state_dict()
-    faults = [f"{name} is missing" for name in own if name not in weights]
-    faults += [f"{name} is not part of the model" for name in weights if name not in own]
+    faults = []
     with torch.no_grad():
         for name, tensor in own.items():
             if name not in weights:
@@ -82,9 +81,16 @@ def fill(model: GPT, weights: dict[str, Tensor], source: str) -> None:
                 tensor.copy_(given)
             else:
                 faults.append(f"{name} is {_shape(given)}, the model has {_shape(tensor)}")
+    faults += [f"{name} is missing" for name in own if name not in weights]
+    faults += [f"{name} is not part of the model" for name in weights.keys() - own if not _is_nothing(name, weights)]
     if faults:
         shown = "; ".join(faults[:4]) + (f"; and {len(faults) - 4} more" if len(faults) > 4 else "")
         raise _refused(source, shown, "model=hf model.path= with the same folder, or the model of that run")
+
+
+def _is_nothing(name: str, weights: dict[str, Tensor]) -> bool:
+    """A bias of zeros, which some formats have where a model has none."""
+    return name.endswith(".bias") and not weights[name].any()
 
 
 def _shape(tensor: Tensor) -> str:

@@ -73,6 +73,15 @@ def to_hugging_face(
     )
 
 
+def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """What from_pretrained reads."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
 def _tensors(folder: Path) -> dict[str, Tensor]:
     """Of one file, or of all that the index names."""
     from safetensors.torch import load_file
