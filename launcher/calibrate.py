@@ -23,7 +23,7 @@ from conf.choices import ReportChoice
 from conf.schema import Config
 from launcher.finish import record
 from launcher.output import complain, say
-from launcher.short_run import n_steps_within, shortened
+from launcher.short_run import MIN_STEPS, n_steps_within, shortened
 from preflight import rundir
 from preflight.actual import Actual
 from preflight.bill import Bill, for_launch, make_bill
@@ -191,7 +191,7 @@ def _run(work: Calibration, findings: Sequence[Finding], decided_seconds: float,
     lock = rundir.claim(run_dir)
     rundir.write_plan(rundir.plan_document(bill, tuple(findings)), run_dir)
     started_unix = time.time() - decided_seconds  # as if launch.py had gone straight to the run
-    with _stop_after(left_seconds):
+    with _stop_after(left_seconds) as is_over:
         outcome = local.run(bill.plan, run_dir, started_unix=started_unix, resume=False, progress=sys.stderr)
     actual = rundir.read_actual(run_dir)
     if actual is None:
@@ -201,23 +201,33 @@ def _run(work: Calibration, findings: Sequence[Finding], decided_seconds: float,
     if lock is not None:
         os.close(lock)
     work.actual = actual
-    if outcome.exit_code not in (ExitCode.OK, ExitCode.TERMINATED, ExitCode.STOPPED_AT_BUDGET):
-        work.exit_code = outcome.exit_code
-        work.why_no_steps = outcome.reason
+    if is_over and actual.n_steps_done < MIN_STEPS:
+        work.why_no_steps = f"the time was over after {actual.n_steps_done} of {bill.plan.trainer.n_steps} steps"
+    elif not is_over and outcome.exit_code != ExitCode.OK:
+        work.exit_code, work.why_no_steps = outcome.exit_code, outcome.reason
 
 
 @contextmanager
-def _stop_after(seconds: float) -> Iterator[None]:
-    """SIGUSR1 asks the ranks to finish their step and save; `trainers.backends.local` passes it on."""
+def _stop_after(seconds: float) -> Iterator[list[bool]]:
+    """SIGUSR1 asks the ranks to finish their step and save; `trainers.backends.local` passes it on.
+
+    The list has something in it when the time was over.
+    """
+    is_over: list[bool] = []
     if not hasattr(signal, "SIGUSR1"):  # Windows: the number of steps is the bound
-        yield
+        yield is_over
         return
+
+    def ask() -> None:
+        is_over.append(True)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
-    timer = threading.Timer(max(1.0, seconds), os.kill, (os.getpid(), signal.SIGUSR1))
+    timer = threading.Timer(max(1.0, seconds), ask)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield is_over
     finally:
         timer.cancel()
         timer.join()

@@ -47,7 +47,7 @@ HIGH_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WallEstimate:
-    """Terms: startup, compile, steps, evaluations, checkpoints, data, shutdown; restarts on a spot machine."""
+    """Terms: startup, data, compile, steps, data_wait, evaluations, checkpoints, shutdown; on spot machines restarts."""
 
     seconds: Band | None
     terms_seconds: Mapping[str, float]  # sum to seconds.mid
@@ -63,6 +63,7 @@ def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) 
         "data": _around(data_seconds(plan)),
         "compile": _absolute(plan, "compile_seconds", compile_seconds(plan)),
         "steps": step.seconds.scaled(n_steps),
+        "data_wait": _around(data_wait_seconds(plan, step.seconds.mid * n_steps)),
         "evaluations": _ratio(plan, "evaluation_seconds", evaluation_seconds(plan, step)),
         "checkpoints": _ratio(plan, "checkpoint_seconds", checkpoint_seconds(plan, checkpoint_bytes)),
         "shutdown": _absolute(plan, "shutdown_seconds", shutdown_seconds(plan)),
@@ -176,6 +177,19 @@ def data_seconds(plan: RunPlan) -> float:
     if plan.data.prepared or plan.data.kind not in DATA_PREPARED_IN_LAUNCH:
         return 0.0
     return (plan.data.n_train_tokens or DATA_UNKNOWN_TOKENS) / DATA_TOKENS_PER_SECOND
+
+
+def data_wait_seconds(plan: RunPlan, steps_seconds: float) -> float:
+    """Tokens are read once from the disk, later from the cache; cards compute beside it, a CPU waits."""
+    data, trainer = plan.data, plan.trainer
+    if not data.prepared and data.kind in DATA_PREPARED_IN_LAUNCH:
+        return 0.0  # just written, so still in the cache
+    n_tokens = min(trainer.total_tokens, data.n_train_tokens or trainer.total_tokens)
+    measured = plan.hw.measured.disk_read_bytes_per_second if plan.hw.measured is not None else None
+    n_bytes = n_tokens * (4 if data.dtype == "uint32" else 2) / plan.hw.n_nodes
+    read_seconds = n_bytes / (measured or DISK_BYTES_PER_SECOND)
+    is_beside = plan.hw.card.kind in (CardKind.cuda, CardKind.rocm)
+    return max(0.0, read_seconds - steps_seconds) if is_beside else read_seconds
 
 
 def shutdown_seconds(plan: RunPlan) -> float:

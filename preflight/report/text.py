@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conf.choices import PolicyChoice
 from preflight.bill import Bill
+from preflight.duration import DISK_BYTES_PER_SECOND
 from preflight.errors import ExitCode
 from preflight.lowering.raising import RAISED_PIN
 from preflight.money import format_money, rate_words
@@ -153,12 +154,24 @@ def basis_line(bill: Bill) -> str:
     """Formulas alone, or what earlier runs measured; then both."""
     calibration, step = bill.plan.calibration, bill.estimate.step
     if calibration.n_runs == 0 or not calibration.factors:
-        return folded("basis", "formulas and published measurements; uncalibrated: no run like this yet")
+        alone = "formulas and published measurements; uncalibrated: no run like this yet"
+        return folded("basis", alone + _measured_words(bill))
     runs = "1 run" if calibration.n_runs == 1 else f"{calibration.n_runs} runs"
     text = f"calibrated by {runs} in the ledger ({next(iter(calibration.factors.values())).scope})"
     if step.raw_seconds is not None and step.seconds is not None and not _is_close(step.raw_seconds, step.seconds.mid):
         text += f"; the formula alone says {format_seconds(step.raw_seconds)} a step"
-    return folded("basis", text)
+    return folded("basis", text + _measured_words(bill))
+
+
+def _measured_words(bill: Bill) -> str:
+    """What action=calibrate replaced, or a disk that was assumed where it matters."""
+    hw, wall = bill.plan.hw, bill.estimate.wall
+    measured = "" if hw.measured is None else f"; rates measured by action=calibrate on {hw.measured.as_of}"
+    on_disk = sum(wall.terms_seconds.get(name, 0.0) for name in ("checkpoints", "data_wait"))
+    is_notable = on_disk > NOTABLE_FRACTION * sum(wall.terms_seconds.values()) > 0
+    if hw.disk_bytes_per_second is None and is_notable:
+        measured += f"; disk taken as {DISK_BYTES_PER_SECOND / 1e6:g} MB/s (action=calibrate measures it)"
+    return measured
 
 
 def _is_close(one: float, other: float) -> bool:
