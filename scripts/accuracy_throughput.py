@@ -21,7 +21,7 @@ from preflight.step_time.implementation import Implementation
 from scripts.accuracy_plan import plan_of_run
 from scripts.accuracy_rows import Skip, usable_rows
 
-GPT2_VOCAB_SIZE = 50257
+GPT2_VOCAB_SIZE = 50304  # 50,257, padded: Megatron, llm-foundry and nanoGPT all do; who does not says 50,257
 SELECTIVE_RECOMPUTED_FRACTION = 0.15  # of the forward pass: attention or a few operators (arXiv:2205.05198)
 FUSED_SOFTMAX_SCORE_BYTES = 30.0  # 2-byte scores through two matmuls, softmax and dropout: 13 forward, 17 backward
 # Before torch 2.2, scaled_dot_product_attention and its contemporaries were FlashAttention's first version, which the
@@ -128,7 +128,7 @@ def _model(row: Mapping[str, str]) -> ModelPlan:
         n_kv_head=n_head,
         n_embd=n_embd,
         d_ff=d_ff,
-        vocab_size=int(_number(row["vocab"]) or GPT2_VOCAB_SIZE),
+        vocab_size=_vocab_size(row),
         tokenizer=Tokenizer.other,
         tied_head=not is_llama,
         bias=False,
@@ -139,6 +139,12 @@ def _model(row: Mapping[str, str]) -> ModelPlan:
     )
     stated = _number(row["params"])
     return _nearest(model, stated) if stated else model
+
+
+def _vocab_size(row: Mapping[str, str]) -> int:
+    """As stated, or GPT-2's; Megatron rounds it up (--make-vocab-size-divisible-by, 128)."""
+    vocab_size = int(_number(row["vocab"]) or GPT2_VOCAB_SIZE)
+    return -(-vocab_size // 128) * 128 if "Megatron" in row["framework"] else vocab_size
 
 
 def _nearest(model: ModelPlan, stated_params: float) -> ModelPlan:

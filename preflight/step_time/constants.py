@@ -59,7 +59,7 @@ class StepConstants:
 
 
 CUDA = StepConstants(
-    sustained_fraction=0.89,
+    sustained_fraction=0.87,
     power_exponent=0.2,
     knee_width=150.0,
     bandwidth_fraction=0.85,
@@ -69,7 +69,7 @@ CUDA = StepConstants(
     unfused_attention_fraction=0.7,
     eager_score_bytes=60.0,
     unaligned_matmul_fraction=0.5,
-    eager_bytes=200.0,
+    eager_bytes=206.0,
     compiled_bytes=50.0,
     fp32_bytes_factor=1.2,
     eager_loss_bytes=36.0,
@@ -77,7 +77,7 @@ CUDA = StepConstants(
     pass_seconds=8e-3,
     eager_layer_seconds=2e-3,
     compiled_layer_seconds=3e-4,
-    sharding_fraction=0.89,
+    sharding_fraction=0.91,
     optimizer_bytes_per_param=28.0,
     clip_bytes_per_param=12.0,
     cast_bytes_per_param=16.0,
