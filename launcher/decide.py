@@ -17,6 +17,7 @@ from conf.choices import Action, ReportChoice
 from conf.compose import Request, compose, sound_part
 from conf.schema import Config
 from launcher.finish import record
+from launcher.killed import record_killed
 from launcher.new_budget import budget_options, freeze, plan_within, refuse_past_deadline
 from launcher.output import complain, say
 from preflight import rundir
@@ -187,8 +188,6 @@ def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
         bill = make_bill(bill.asked_plan or bill.plan, findings)
     if folder is not None and limits:
         bill = make_bill(plan_within(config, folder, limits), findings)
-    if not config.dry_run:
-        refuse_past_deadline(bill.plan, f"resume={folder}" if folder else "plan=")
     if folder is None and "runs_dir" in given:
         bill = _recorded_in(bill, str(Path(config.runs_dir).expanduser().resolve()))
     if folder is not None and rundir.is_finished(folder):
@@ -196,6 +195,8 @@ def _frozen(config: Config, machine: Machine, request: Request) -> Answer:
         as_json = config.report is ReportChoice.json
         say(json.dumps({**error_document(ExitCode.OK, ()), "message": word}) if as_json else word)
         return Answer(exit_code=ExitCode.OK)
+    if not config.dry_run:
+        refuse_past_deadline(bill.plan, f"resume={folder}" if folder else "plan=")
     if folder is not None:
         complain(f"resuming {folder}; the bill is that of the whole run")
     return _show_and_prepare(config, bill, findings, folder)
@@ -212,6 +213,7 @@ def _show_and_prepare(config: Config, bill: Bill, findings: tuple[Finding, ...],
         if not config.dry_run and bill.exit_code != ExitCode.CONFIG:
             record(bill, None, None, bill.exit_code, bill.verdict.decision.name)
         return Answer(exit_code=bill.exit_code, bill=bill, as_json=as_json)
+    record_killed(Path(bill.plan.runs_dir))
     if folder is not None:
         lock = rundir.claim(folder)
         if bill.plan.budget != read_json(RunPlan, folder / rundir.PLAN, "plan").budget:

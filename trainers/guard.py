@@ -79,7 +79,7 @@ class Guard:
     def _judge_what_is_used(self, step: int) -> None:
         """An evaluation that is due now comes before the next chance to stop."""
         due, save, now = self.known.due_seconds(step), self.known.save_seconds(), time.time()
-        for use in uses(self.job.plan.budget, self.known.spending(due), None, now + due + save):
+        for use in uses(self.job.plan.budget, self.known.spending(due), self.forecast, now + due + save):
             if use.is_used_up:
                 self._break(use.name, "Budget used up", use.used_up_text, use.remedy)
         if self._limit is None:
@@ -97,10 +97,11 @@ class Guard:
 
     def _hold_against_budgets(self, expected: Forecast) -> None:
         elapsed, stops = self.meters.watch.elapsed_seconds, self.job.plan.budget.enforce is Enforce.stop
+        recent_over_mean = self.known.latest_step_seconds() / expected.step_seconds.mid
         patience = min(PATIENCE_SECONDS, PATIENCE_FRACTION * expected.remaining_seconds.mid)
         for use in uses(self.job.plan.budget, self.known.spending(), expected, time.time()):
             text = f"by the forecast {use.expected_text}"
-            if not use.will_break:
+            if not use.will_break(recent_over_mean):
                 self._over_since_seconds.pop(use.name, None)
                 if use.may_break:
                     self._tell(f"may {use.name}", "Budget in danger", text)

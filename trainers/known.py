@@ -126,6 +126,10 @@ class Known:
         """Of late; 0 before there was one."""
         return self.meters.steps.recent_seconds() or 0.0
 
+    def latest_step_seconds(self) -> float:
+        """The median of the last few: a disturbance that is over is not in it."""
+        return statistics.median(self.meters.steps.seconds[-N_LATEST:])
+
     def save_seconds(self) -> float:
         """The longest of the last saves; until there was one, by its bytes."""
         if self.meters.checkpoint_seconds:

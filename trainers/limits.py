@@ -29,10 +29,11 @@ class Use:
         """Nothing is left."""
         return self.used >= self.limit
 
-    @property
-    def will_break(self) -> bool:
-        """Even the low edge is above the limit."""
-        return self.expected is not None and self.expected.low > self.limit
+    def will_break(self, recent_over_mean: float = 1.0) -> bool:
+        """Even the low edge is above the limit, also if the rest goes as fast as the last steps did."""
+        if self.expected is None:
+            return False
+        return self.used + min(1.0, recent_over_mean) * (self.expected.low - self.used) > self.limit
 
     @property
     def may_break(self) -> bool:
@@ -61,7 +62,9 @@ class Use:
         """The override with which a resumed run goes on."""
         if self.name == "deadline":
             return "budget.deadline=null"
-        need = max(self.used, self.expected.high if self.expected is not None else 0.0, self.limit)
+        if self.expected is None:
+            return f"budget.{self.name}=null"
+        need = max(self.used, self.expected.high, self.limit)
         return f"budget.{self.name}={rounded_up(1.05 * need):.12g}"
 
 

@@ -88,7 +88,7 @@ def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolu
         data=parts.data,
         hw=parts.hw,
         trainer=parts.trainer,
-        budget=_resolve_budget(config, job.deadline),
+        budget=_budget_plan(config, job.deadline),
         lowering=LoweringPlan(
             policy=config.lowering.policy,
             keep=tuple(config.lowering.keep),
@@ -170,7 +170,13 @@ def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
     return model
 
 
-def _resolve_budget(config: Config, deadline: Deadline) -> BudgetPlan:
+def resolve_budget(config: Config, created_at: str, resolution: Resolution) -> BudgetPlan:
+    """The budget alone, for a run that goes on within another one; the problems are noted."""
+    config = check_ranges(config, resolution)
+    return _budget_plan(config, resolve_deadline(config.budget.deadline, created_at, resolution))
+
+
+def _budget_plan(config: Config, deadline: Deadline) -> BudgetPlan:
     budget = config.budget
     knowingly_over = config.lowering.policy is PolicyChoice.off
     return BudgetPlan(
