@@ -8,7 +8,6 @@ python scripts/sample.py runs/.../checkpoints/step_00000700.pt --temperature 0 -
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ if str(ROOT) not in sys.path:
 from conf.choices import Tokenizer
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.plan import RunPlan
-from preflight.planfile import from_jsonable
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,15 +51,12 @@ def sample(options: argparse.Namespace) -> list[str]:
     path = find_checkpoint(options.run or newest_run(options.runs_dir))
     import torch  # seconds: only when there is something to load
 
-    from trainers import checkpoint
-    from trainers.gpt import GPT
+    from trainers.build import load_trained
 
-    state = checkpoint.load(path, options.device)
-    plan = from_jsonable(RunPlan, json.loads(state["plan"]))
-    model = GPT(plan.model, plan.trainer.sequence_length).to(options.device).eval()
-    model.load_state_dict(state["model"])
+    model, plan, step = load_trained(path, options.device)
+    model.eval()
     encode, decode = codec(plan)
-    print(f"{path}: {plan.model.name} after step {state['step']} of {plan.trainer.n_steps}", file=sys.stderr)
+    print(f"{path}: {plan.model.name} after step {step} of {plan.trainer.n_steps}", file=sys.stderr)
     torch.manual_seed(options.seed)
     prompt = torch.tensor([encode(options.prompt)] * options.samples, device=options.device)
     tokens = model.generate(prompt, options.tokens, temperature=options.temperature, top_k=options.top_k)

@@ -7,6 +7,7 @@ frozen is not in the checkpoints; it is drawn or read again from here, which is 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -59,8 +60,9 @@ def load_trained(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, R
     """The model of a checkpoint, its plan, and the steps it was trained for."""
     saved = checkpoint.load(path)
     plan = from_jsonable(RunPlan, json.loads(saved["plan"]))
-    model = build_model(plan, device)
-    model.load_state_dict(saved["model"], strict=plan.trainer.adapter is Adapter.none)
+    is_whole = plan.trainer.adapter is Adapter.none
+    model = build_model(replace(plan, trainer=replace(plan.trainer, init_from=None)) if is_whole else plan, device)
+    model.load_state_dict(saved["model"], strict=is_whole)
     return model, plan, saved["step"]
 
 
