@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from preflight.catalog import find_card
+from preflight.checks.finding import warning
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
 from preflight.hw_plan import Card, CardKind
@@ -39,9 +40,9 @@ def missing_cards(plan: RunPlan, machine: Machine) -> Finding | None:
 def judge_cards(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]:
     """What is to be said of cards that are here."""
     if plan.hw.card.kind is CardKind.mps:
-        yield _warning("cards.mps", "Apple GPUs are for smoke tests: no compile, fp32, rates not measured", "hw=cpu")
+        yield warning("cards.mps", "Apple GPUs are for smoke tests: no compile, fp32, rates not measured", "hw=cpu")
     if plan.hw.card.kind is CardKind.cpu and machine.gpu_trouble:
-        yield _warning("cards.driver", f"{machine.gpu_trouble}; this plan is for the CPU", "nvidia-smi says more")
+        yield warning("cards.driver", f"{machine.gpu_trouble}; this plan is for the CPU", "nvidia-smi says more")
     if plan.hw.card.kind is not CardKind.cuda:
         return
     used = _used_gpus(plan, machine)
@@ -49,7 +50,7 @@ def judge_cards(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Fi
     yield from _memory_taken(plan, used, needs)
     yield from _other_size(plan.hw.card, used, declared=not plan.hw.detected)
     if any(gpu.mig for gpu in used):
-        yield _warning("cards.mig", f"{used[0].name} is a slice of a card: its speed is not in the catalog", "")
+        yield warning("cards.mig", f"{used[0].name} is a slice of a card: its speed is not in the catalog", "")
 
 
 def _mismatch(plan: RunPlan, machine: Machine, cure: str) -> Finding:
@@ -108,7 +109,7 @@ def _mixed(used: tuple[Gpu, ...]) -> Iterator[Finding]:
     best = [gpu for gpu in used if gpu.memory_total_bytes > SAME_MEMORY * largest]
     message = f"mixed cards ({listed}): the smallest memory and the slowest rate count for all"
     smaller = f"{_only(best)} to leave the smaller ones out" if len(best) < len(used) else ""
-    yield _warning("cards.mixed", message, smaller)
+    yield warning("cards.mixed", message, smaller)
 
 
 def _only(gpus: Sequence[Gpu]) -> str:
@@ -152,7 +153,3 @@ def _other_size(card: Card, used: tuple[Gpu, ...], *, declared: bool) -> Iterato
     if smallest > LARGER_MEMORY * card.memory_bytes:
         message = f"the cards here have {format_bytes(smallest)}, the bill counts {format_bytes(card.memory_bytes)}"
         yield Finding(check="cards.larger", severity=Severity.info, message=message, fix="hw=auto plans with it")
-
-
-def _warning(check: str, message: str, fix: str) -> Finding:
-    return Finding(check=check, severity=Severity.warning, message=message, fix=fix)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from conf.choices import TrackingBackend, TrackingMode
+from preflight.checks.finding import machine_error, warning
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
 from preflight.hw_plan import CardKind
@@ -21,7 +22,6 @@ SPILL_FRACTION = 0.85  # WSL and Windows move what does not fit to system memory
 def judge_host(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]:
     """What is to be said of the computer around the cards."""
     yield from _torch(plan, machine)
-    yield from _nodes(plan, machine)
     yield from _disk(plan, machine, needs)
     yield from _memory(plan, machine, needs)
     yield from _cores(plan, machine)
@@ -32,28 +32,15 @@ def judge_host(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Fin
 def _torch(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
     wanted = ".".join(map(str, OLDEST_TORCH))
     if machine.torch is None:
-        yield _error("software.torch", "PyTorch is not installed", f'pip install "torch>={wanted}"')
+        yield machine_error("software.torch", "PyTorch is not installed", f'pip install "torch>={wanted}"')
         return
     version = tuple(int(part) for part in re.findall(r"\d+", machine.torch)[:2])
     if version < OLDEST_TORCH:
         message = f"PyTorch {machine.torch} is older than {wanted}"
-        yield _error("software.torch", message, f'pip install "torch>={wanted}"')
+        yield machine_error("software.torch", message, f'pip install "torch>={wanted}"')
     if plan.hw.card.kind is CardKind.cuda and machine.torch.endswith("+cpu"):
         message = f"PyTorch {machine.torch} is built without CUDA and cannot use the GPUs here"
-        yield _error("software.torch", message, "pip install --force-reinstall torch, or hw=cpu")
-
-
-def _nodes(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
-    """One launch.py cannot start processes on other computers; torchrun on each of them can."""
-    hw = plan.hw
-    if hw.n_nodes == 1 or machine.world is not None:
-        return
-    arguments = plan.command.partition("launch.py")[2].strip()
-    command = (
-        f"torchrun --nnodes={hw.n_nodes} --nproc-per-node={hw.n_gpus_per_node} --rdzv-backend=c10d "
-        f"--rdzv-endpoint={machine.hostname}:29500 launch.py {arguments}"
-    ).rstrip()
-    yield _error("launch.nodes", f"{hw.n_nodes} nodes need torchrun, started on each of them", command)
+        yield machine_error("software.torch", message, "pip install --force-reinstall torch, or hw=cpu")
 
 
 def _disk(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]:
@@ -66,7 +53,7 @@ def _disk(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]
     )
     n_fitting = machine.disk_free_bytes // needs.memory.checkpoint_bytes - 1 - plan.trainer.keep_best
     fewer = f"trainer.keep_checkpoints={n_fitting}, or " if n_fitting >= 1 else ""
-    yield _error("host.disk", message, f"{fewer}runs_dir= on a larger volume")
+    yield machine_error("host.disk", message, f"{fewer}runs_dir= on a larger volume")
 
 
 def _memory(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]:
@@ -82,7 +69,7 @@ def _memory(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Findin
     )
     fraction = int(100 * available / machine.memory_total_bytes) / 100
     smaller = f", or budget.max_memory_fraction={fraction:g}" if plan.hw.card.kind is CardKind.cpu and fraction else ""
-    yield _warning("host.memory", message, f"end other programs{smaller}")
+    yield warning("host.memory", message, f"end other programs{smaller}")
 
 
 def _cores(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
@@ -91,17 +78,17 @@ def _cores(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
         cores = "core" if machine.n_cpu_cores == 1 else "cores"
         message = f"{n_ranks} ranks share {machine.n_cpu_cores} CPU {cores} and will wait for each other"
         fix = f"hw={machine.n_cpu_cores}xcpu" if plan.hw.card.kind is CardKind.cpu else "a machine with a core for each"
-        yield _warning("host.cores", message, fix)
+        yield warning("host.cores", message, fix)
 
 
 def _windows(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
     if machine.platform == "windows" and plan.hw.world_size > 1:
         message = "torchrun needs libuv, which PyTorch's Windows builds lack"
-        yield _error("launch.windows", message, "WSL or Linux, or one rank: hw.n_gpus_per_node=1")
+        yield machine_error("launch.windows", message, "WSL or Linux, or one rank: hw.n_gpus_per_node=1")
     spills = machine.platform in ("windows", "wsl") and plan.hw.card.kind is CardKind.cuda
     if spills and plan.budget.max_memory_fraction > SPILL_FRACTION:
         message = "Windows drivers move what does not fit into system memory and run on, four to six times slower"
-        yield _warning("host.spill", message, f"budget.max_memory_fraction={SPILL_FRACTION:g}")
+        yield warning("host.spill", message, f"budget.max_memory_fraction={SPILL_FRACTION:g}")
 
 
 def _tracking(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
@@ -117,11 +104,3 @@ def _tracking(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
     elif tracking.mode is TrackingMode.auto:
         message = "no W&B key is configured, so the run is kept offline"
         yield Finding(check="tracking.key", severity=Severity.info, message=message, fix="wandb login, or wandb sync")
-
-
-def _error(check: str, message: str, fix: str) -> Finding:
-    return Finding(check=check, severity=Severity.error, message=message, fix=fix, exit_code=ExitCode.WRONG_MACHINE)
-
-
-def _warning(check: str, message: str, fix: str) -> Finding:
-    return Finding(check=check, severity=Severity.warning, message=message, fix=fix)
