@@ -75,11 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     decided, run_dir = the_answer.bill, the_answer.run_dir
     if decided is None or run_dir is None:
         return the_answer.exit_code
-    from trainers.backends import local  # bills do not pay for it
+    from launcher import relaunch  # bills do not pay for it
 
-    local.follow_parent()
     progress = sys.stderr if the_answer.as_json else sys.stdout
-    outcome = local.run(decided.plan, run_dir, started_unix=started_unix, resume=the_answer.resume, progress=progress)
+    decided, outcome = relaunch.run(
+        decided, run_dir, started_unix=started_unix, resume=the_answer.resume, progress=progress
+    )
     return finish(decided, run_dir, outcome, as_json=the_answer.as_json)
 
 

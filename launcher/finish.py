@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,15 +33,7 @@ def record(bill: Bill, actual: Actual | None, run_dir: Path | None, exit_code: i
 
 def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int:
     """Record and show what happened."""
-    actual = rundir.read_actual(run_dir)
-    if actual is None:  # the trainer ended before it could measure
-        actual = rundir.unmeasured(bill.plan, run_dir, outcome.exit_code, outcome.reason, outcome.failed_rank)
-    elif outcome.failed_rank is not None and actual.exit_code == ExitCode.TRAINING_FAILED:
-        # rank 0 may have written down that its neighbour was gone; the cause is known here
-        actual = replace(
-            actual, exit_code=outcome.exit_code, exit_reason=outcome.reason, failed_rank=outcome.failed_rank
-        )
-    _try(lambda: rundir.write_actual(run_dir, actual), "actual.json was not written")
+    actual = measured(bill, run_dir, outcome)
     record(bill, actual, run_dir, actual.exit_code, actual.exit_reason)
     comparison = actual_text(bill.estimate, actual, bill.plan.trainer.n_steps, bill.plan.budget.money)
     _try(lambda: _append(run_dir / rundir.REPORT, "\n" + comparison), "report.txt was not completed")
@@ -48,12 +41,30 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
         say(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))
     else:
         say(f"\n{comparison}\n{actual.exit_reason} | {run_dir}")
-    if explanation := _explained(bill, actual):
+    if explanation := explained(bill, actual):
         complain(explanation)
+    rundir.release(run_dir)
     return actual.exit_code
 
 
-def _explained(bill: Bill, actual: Actual) -> str | None:
+def measured(bill: Bill, run_dir: Path, outcome: Outcome) -> Actual:
+    """What the trainer wrote down, and why it ended as the launcher knows it; in actual.json from now on."""
+    actual = rundir.read_actual(run_dir)
+    if actual is None:  # the trainer ended before it could measure
+        actual = rundir.unmeasured(bill.plan, run_dir, outcome.exit_code, outcome.reason, outcome.failed_rank)
+    elif outcome.exit_code == ExitCode.TRAINING_FAILED and actual.exit_code != ExitCode.OK:
+        # rank 0 may have written down that its neighbour was gone; the cause is known here
+        actual = replace(
+            actual, exit_code=outcome.exit_code, exit_reason=outcome.reason, failed_rank=outcome.failed_rank
+        )
+    if actual.exit_code == ExitCode.TRAINING_FAILED and not re.search(r"\bstep \d", actual.exit_reason):
+        actual = replace(actual, exit_reason=f"{actual.exit_reason}, after step {actual.n_steps_done}")
+    actual = replace(actual, is_out_of_memory=outcome.is_out_of_memory)
+    _try(lambda: rundir.write_actual(run_dir, actual), "actual.json was not written")
+    return actual
+
+
+def explained(bill: Bill, actual: Actual) -> str | None:
     """Which tensor it was and what would have fitted, when memory ran out."""
     if actual.exit_code != ExitCode.TRAINING_FAILED:
         return None

@@ -35,6 +35,7 @@ class Actual:
     first_step: int = 0  # steps that earlier segments had done: the totals are of those after it
     early_peaks_bytes: Mapping[str, int | None] = field(default_factory=dict)  # step_2_* and evaluation_* peaks
     logging_seconds: float | None = None  # of the steps' time: inside calls that print, write and track
+    is_out_of_memory: bool = False  # although the bill said that it would do
     n_skipped_steps: int = 0  # of this segment: fp16 gradients were not finite, the scaler left the weights alone
 
 
@@ -54,6 +55,7 @@ NUMBERS = (
     "co2_kg",
     "n_steps_done",
     "first_step",
+    "is_out_of_memory",
     "n_skipped_steps",
     "logging_seconds",
     "train_loss",

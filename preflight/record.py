@@ -70,11 +70,20 @@ def make_record(
         "estimate": flat_estimate(bill.estimate),
         "raw": _raw(plan),
         "actual": flat_actual(actual) if actual else None,
+        "misprediction": _misprediction(bill, actual),
         "tracking": _tracking(run_dir),
         "device": actual.device if actual else plan.hw.card.label,
         "versions": _versions(plan, actual),
         "git": git_state(Path(__file__).resolve().parents[1]),
     }
+
+
+def _misprediction(bill: Bill, actual: Actual | None) -> dict[str, Any] | None:
+    """The bill said that it would fit, and memory ran out."""
+    if actual is None or not actual.is_out_of_memory:
+        return None
+    memory = bill.estimate.memory
+    return {"what": "memory", "predicted_bytes": memory.device.high, "usable_bytes": memory.usable_bytes}
 
 
 def append_to_ledger(

@@ -6,11 +6,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from preflight import presence
 from preflight.actual import NUMBERS, Actual
 from preflight.bill import Bill, make_bill
 from preflight.errors import ConfigError, ExitCode, Problem
@@ -23,10 +25,13 @@ PLAN = "plan.json"
 ACTUAL = "actual.json"
 REPORT = "report.txt"
 UNMEASURED = tuple(
-    name for name in NUMBERS if name not in ("n_steps_done", "first_step", "n_skipped_steps", "energy_is_measured")
+    name
+    for name in NUMBERS
+    if name not in ("n_steps_done", "first_step", "n_skipped_steps", "is_out_of_memory", "energy_is_measured")
 )
 CHECKPOINTS = "checkpoints/step_*.pt"
-LOCK = "lock"  # held while a launcher works in the folder
+LOCK = "lock"  # held while a launcher works in the folder; empty once its run is recorded
+RANK_SECONDS = 6.0  # ranks whose launcher was killed end within five
 POSITIVE_COUNTS = (
     "micro_batch_size", "grad_accum_steps", "tokens_per_step", "sequence_length", "n_steps",
     "n_eval_sequences", "checkpoint_interval", "keep_checkpoints", "log_interval",
@@ -122,9 +127,36 @@ def claim(run_dir: Path) -> int | None:
         ) from None
     except OSError:  # a network file system without locks
         return descriptor
+    if left := presence.wait_until_all_are_gone(run_dir, RANK_SECONDS):  # of a launcher that was killed
+        os.close(descriptor)
+        message = f"ranks of an earlier launch are still there: process {', '.join(map(str, left.values()))}"
+        raise ConfigError([Problem(path="resume", value=str(run_dir), message=message, fix="wait, or stop them")])
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
+
+
+def release(run_dir: Path) -> None:
+    """The run is recorded: who finds the lock free from now on has nothing to tell."""
+    with suppress(OSError):
+        (run_dir / LOCK).write_bytes(b"")
+
+
+def abandoned(runs_dir: Path) -> list[Path]:
+    """Folders whose launcher was killed before it could record the run: its lock names it, and nobody holds it."""
+    return [lock.parent for lock in sorted(runs_dir.glob(f"*/{LOCK}")) if lock.stat().st_size and _is_free(lock)]
+
+
+def _is_free(lock: Path) -> bool:
+    """Nobody holds it, and no rank is left that does what it was told."""
+    try:
+        import fcntl
+
+        with lock.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return not presence.alive(lock.parent)
 
 
 def find(which: str, runs_dir: Path) -> Path:

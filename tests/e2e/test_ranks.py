@@ -47,13 +47,6 @@ def test_dry_run_under_torchrun_prints_one_bill(desk: Desk) -> None:
     assert done.document["plan"]["hw"]["world_size"] == 2
 
 
-def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    return [
-        child for child in process.children(recursive=True)
-        if "trainers.worker" in child.cmdline() and "trainers.backends.agent" not in child.cmdline()
-    ]  # fmt: skip
-
-
 def wait_for_steps(desk: Desk, process: psutil.Process, n_lines: int = 2) -> None:
     for _ in range(600):
         if any(len(path.read_text().splitlines()) >= n_lines for path in desk.runs.glob("*/metrics.jsonl")):
@@ -61,35 +54,6 @@ def wait_for_steps(desk: Desk, process: psutil.Process, n_lines: int = 2) -> Non
         assert process.is_running()
         psutil.wait_procs([process], timeout=0.1)
     raise AssertionError("no step within a minute")
-
-
-def test_killed_rank_ends_the_job_and_is_named(desk: Desk, small: Overrides) -> None:
-    process = desk.start(*desk.arguments(*small("hw=2xcpu", "trainer.log_interval=1", n_steps=100_000)))
-    launcher = psutil.Process(process.pid)
-    wait_for_steps(desk, launcher)
-    ranks = {child.environ()["RANK"]: child for child in workers_of(launcher)}
-    everyone = launcher.children(recursive=True)
-    ranks["1"].kill()
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 5, err
-    assert "rank 1 was killed by SIGKILL" in out.splitlines()[-1]
-    _, alive = psutil.wait_procs(everyone, timeout=5)
-    assert not alive
-    actual = json.loads((desk.run_dirs()[0] / "actual.json").read_text())["actual"]
-    assert actual["failed_rank"] == 1
-    assert desk.ledger()[0]["exit_code"] == 5
-
-
-def test_killed_launcher_takes_its_ranks_along(desk: Desk, small: Overrides) -> None:
-    process = desk.start(*desk.arguments(*small("hw=2xcpu", "trainer.log_interval=1", n_steps=100_000)))
-    launcher = psutil.Process(process.pid)
-    wait_for_steps(desk, launcher)
-    everyone = launcher.children(recursive=True)
-    process.kill()
-    process.communicate(timeout=30)
-    _, alive = psutil.wait_procs(everyone, timeout=10)
-    assert not alive
-    assert next(desk.run_dirs()[0].glob("checkpoints/step_*.pt"))
 
 
 def test_no_fixed_port_is_used() -> None:

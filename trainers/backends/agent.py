@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from trainers.signals import PARENT_VARIABLE, handled, let_through, stop_with_parent
 
-FAILURE_SECONDS = 3  # for the other ranks to end, once one has failed
+FAILURE_SECONDS = 2  # for the other ranks to end, once one has failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

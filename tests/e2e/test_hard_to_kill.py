@@ -1,0 +1,110 @@
+"""Whoever is killed with -9: all end soon, and the folder says who, when and why.
+
+Five seconds on a machine that is not overloaded; the limits here are wide enough for one that is, and narrow enough to
+tell it from torchrun's own 30 seconds.
+"""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import psutil
+
+from tests.e2e.conftest import Desk
+from tests.e2e.test_ranks import TORCHRUN, wait_for_steps
+
+Overrides = Callable[..., tuple[str, ...]]
+ENDLESS = ("trainer.log_interval=1", "trainer.checkpoint_interval=1000000", "trainer.eval_interval=0")
+
+
+def started(desk: Desk, *command: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A run that trains, and all its processes."""
+    process = desk.start(*command)
+    launcher = psutil.Process(process.pid)
+    wait_for_steps(desk, launcher)
+    return process, launcher.children(recursive=True)
+
+
+def actual_of(desk: Desk) -> dict[str, object]:
+    return json.loads((desk.run_dirs()[-1] / "actual.json").read_text())["actual"]
+
+
+def assert_all_end(everyone: list[psutil.Process], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while left := [process for process in everyone if is_alive(process)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """The dead whom nobody waits for, in a container without an init, are dead."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_killed_agent_ends_all_and_nothing_is_overwritten(desk: Desk, small: Overrides) -> None:
+    process, everyone = started(desk, *desk.arguments(*small("hw=2xcpu", *ENDLESS, n_steps=100_000)))
+    (agent,) = [one for one in everyone if "trainers.backends.agent" in one.cmdline()]
+    agent.kill()
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 5, err
+    assert_all_end(everyone, 0.5)  # before the launcher, not after it
+    last = out.splitlines()[-1]
+    assert last.startswith("torchrun was killed")
+    assert "after step" in last
+    actual, recorded = actual_of(desk), desk.ledger()[-1]
+    assert actual["exit_code"] == recorded["exit_code"] == 5
+    assert actual["exit_reason"] == recorded["exit_reason"]
+    assert next(desk.run_dirs()[0].glob("checkpoints/step_*.pt"))
+
+
+def test_killed_launcher_is_recorded_by_the_next_launch(desk: Desk, small: Overrides) -> None:
+    process, everyone = started(desk, *desk.arguments(*small("hw=2xcpu", *ENDLESS, n_steps=60_000)))
+    process.kill()
+    process.communicate(timeout=20)
+    assert_all_end(everyone)
+    (run_dir,) = desk.run_dirs()
+    actual = actual_of(desk)
+    assert (actual["exit_code"], actual["exit_reason"]) == (143, "launch.py was killed")
+    assert not (desk.runs / "ledger.jsonl").exists()
+    again = desk.launch(*small(n_steps=3))
+    assert again.code == 0, again.err
+    assert f"{run_dir}: launch.py was killed after step" in again.err
+    killed, whole = desk.ledger()
+    assert (killed["run_dir"], killed["exit_code"], whole["exit_code"]) == (str(run_dir), 143, 0)
+    assert killed["actual"]["actual/n_steps_done"] == actual["n_steps_done"] > 0
+    assert (run_dir / "lock").read_bytes() == b""  # told once
+
+
+def test_killed_rank_is_not_blamed_on_its_neighbour_under_the_users_own_torchrun(desk: Desk, small: Overrides) -> None:
+    process, everyone = started(desk, *TORCHRUN, *desk.arguments(*small(*ENDLESS, n_steps=100_000)))
+    ranks = {one.environ()["RANK"]: one for one in everyone if "RANK" in one.environ()}
+    ranks["1"].kill()
+    out, _ = process.communicate(timeout=30)
+    assert_all_end(everyone)
+    actual = actual_of(desk)
+    assert (actual["failed_rank"], actual["exit_code"]) == (1, 5)
+    assert str(actual["exit_reason"]).startswith("rank 1 was killed by a signal")
+    assert "after step" in str(actual["exit_reason"])
+    assert f"{actual['exit_reason']} | {desk.run_dirs()[0]}" in out
+    assert desk.ledger()[0]["exit_reason"] == actual["exit_reason"]
+
+
+def test_stuck_rank_does_not_hold_up_the_end(desk: Desk, small: Overrides) -> None:
+    """A rank that no signal reaches, as in a collective of a card that hangs."""
+    process, everyone = started(desk, *desk.arguments(*small("hw=2xcpu", *ENDLESS, n_steps=100_000)))
+    ranks = {one.environ()["RANK"]: one for one in everyone if "trainers.backends.agent" not in one.cmdline()}
+    ranks["0"].send_signal(signal.SIGSTOP)
+    ranks["1"].kill()
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 5, err
+    last = out.splitlines()[-1]
+    assert last.startswith("rank 1 was killed by SIGKILL")
+    assert "after step" in last
+    assert_all_end(everyone, 1.0)
+    assert actual_of(desk)["failed_rank"] == 1
+    assert desk.ledger()[0]["exit_code"] == 5
