@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
+from preflight.errors import ConfigError, Problem
 from preflight.hw_plan import Card, CardKind, Electricity, Offer
 from preflight.providers import CATALOG_DIR, billing, interruptions
 from preflight.tables import Columns, read_table
@@ -130,6 +132,15 @@ def most_on_a_node() -> int:
 def provider_names() -> tuple[str, ...]:
     """Everybody whose prices are listed."""
     return tuple(dict.fromkeys(row["provider"] for row in _rows("prices")))
+
+
+def check_prices(path: Path) -> None:
+    """ConfigError when a file could not stand in for prices.csv: its form, or a card that nobody knows."""
+    known = set(card_names())
+    rows = read_table(path, _COLUMNS["prices"])
+    if strangers := sorted({row["card"] for row in rows} - known):
+        message = f"{path} names cards that cards.csv lacks: {', '.join(strangers)}"
+        raise ConfigError([Problem(path="", value="", message=message, fix="leave them out, or add the cards")])
 
 
 def _listed(column: str, *, is_spot: bool) -> Iterator[Listed]:

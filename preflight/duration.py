@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log2
+from math import log2, sqrt
 
 from conf.choices import DataKind, TrackingBackend
 from preflight.band import Band
@@ -47,7 +47,7 @@ HIGH_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WallEstimate:
-    """Terms: startup, data, compile, steps, data_wait, evaluations, checkpoints, shutdown; on spot machines restarts."""
+    """Terms: startup, data, compile, steps, data_wait, evaluations, checkpoints, shutdown; restarts if spot."""
 
     seconds: Band | None
     terms_seconds: Mapping[str, float]  # sum to seconds.mid
@@ -77,10 +77,12 @@ def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) 
 
 
 def _sum(bands: Mapping[str, Band], source: str) -> Band:
+    """Terms err independently of each other: their distances to p10 and p90 add up in quadrature."""
+    mid = sum(band.mid for band in bands.values())
     return Band(
-        low=sum(band.low for band in bands.values()),
-        mid=sum(band.mid for band in bands.values()),
-        high=sum(band.high for band in bands.values()),
+        low=mid - sqrt(sum((band.mid - band.low) ** 2 for band in bands.values())),
+        mid=mid,
+        high=mid + sqrt(sum((band.high - band.mid) ** 2 for band in bands.values())),
         source=source,
     )
 
