@@ -101,16 +101,15 @@ def _cheapest(quotes: Iterable[Quote]) -> dict[Key, dict[bool, Quote]]:
 
 
 def _cheapest_unlisted(quotes: Iterable[Quote], rows: Mapping[Key, Row]) -> dict[Key, dict[bool, Quote]]:
-    """One machine a card and count, on demand, where the provider has none in the catalog."""
-    have = {(key[0], key[2], key[3]) for key in rows}
+    """The cheapest machine of each card and count, on demand, unless it is listed already."""
     best: dict[tuple[str, str, str], tuple[float, Key, dict[bool, Quote]]] = {}
     for key, prices in _cheapest(quotes).items():
         kind = (key[0], key[2], key[3])
-        if kind not in have and False in prices:
+        if False in prices:
             candidate = (prices[False].usd_per_hour, key, prices)
             if kind not in best or candidate[0] < best[kind][0]:
                 best[kind] = candidate
-    return {key: prices for _, key, prices in best.values()}
+    return {key: prices for _, key, prices in best.values() if key not in rows}
 
 
 def _updated(row: Row, prices: Mapping[bool, Quote], as_of: str, source: str) -> Row:
