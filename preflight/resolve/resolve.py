@@ -24,6 +24,7 @@ from preflight.plan import (
 )
 from preflight.providers import money
 from preflight.resolve.batch import divide_batch
+from preflight.resolve.combinations import check_model, check_trainer
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
 from preflight.resolve.deadline import Deadline, resolve_deadline
@@ -140,6 +141,8 @@ def _resolve_parts(
         n_val_tokens=n_val_tokens,
     )
     trainer = resolve_trainer(config, needs, resolution)
+    if trainer is not None:
+        check_trainer(job.model, trainer, hardware.card.kind, resolution)
     if data is None or hw is None or trainer is None:
         return None
     return _Parts(data=data, hw=hw, trainer=trainer)
@@ -148,16 +151,7 @@ def _resolve_parts(
 def _resolve_model(config: Config, resolution: Resolution) -> ModelPlan:
     """The shape, with what its numbers owe each other."""
     model = model_plan(config.model)
-    if resolution.is_sound("model.n_embd", "model.n_head") and model.n_embd % model.n_head:
-        below = model.n_embd // model.n_head * model.n_head
-        widths = [width for width in (below, below + model.n_head) if width > 0]
-        message = f"{model.n_head} heads do not divide it; valid are {' or '.join(map(str, widths))}"
-        resolution.refuse("model.n_embd", model.n_embd, message, f"model.n_embd={widths[-1]}")
-    if resolution.is_sound("model.n_head", "model.n_kv_head") and model.n_head % model.n_kv_head:
-        valid = [n for n in range(1, model.n_head + 1) if model.n_head % n == 0]
-        nearest = min(valid, key=lambda n: abs(n - model.n_kv_head))
-        message = f"must divide the {model.n_head} heads; valid are {', '.join(map(str, valid))}"
-        resolution.refuse("model.n_kv_head", model.n_kv_head, message, f"model.n_kv_head={nearest}")
+    check_model(config, model, resolution)
     changes = changed_shape(model)
     if changes and model.path is None:
         resolution.provenance["model"] = f"given: {', '.join(changes)}"

@@ -12,6 +12,7 @@ from conf.schema import Config
 from preflight.hw_plan import Card, CardKind
 from preflight.plan import Checkpointing, Precision, TrainerPlan
 from preflight.resolve.batch import Batch
+from preflight.resolve.combinations import absolute_start
 from preflight.resolve.kernels import default_attention
 from preflight.resolve.resolution import Resolution
 from preflight.schedule import (
@@ -24,6 +25,12 @@ from preflight.schedule import (
 N_LOG_LINES = 50
 MAX_LOG_INTERVAL = 10
 ROUNDING_TO_TELL = 0.01  # of the tokens asked for; whole steps are rarely exact
+
+AS_GIVEN = (  # the same in the plan
+    "weight_decay", "beta1", "beta2", "grad_clip", "keep_checkpoints", "keep_best", "max_nonfinite_steps",
+    "loss_chunk_tokens", "parallel", "bucket_views", "adapter", "lora_rank", "lora_alpha", "lora_targets", "optimizer",
+    "muon_learning_rate", "eval_micro_batch_size",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,34 +68,20 @@ def resolve_trainer(config: Config, needs: Needs, resolution: Resolution) -> Tra
         learning_rate=rate,
         min_learning_rate=rate * trainer.min_learning_rate_fraction,
         n_warmup_steps=_n_warmup_steps(trainer.warmup_fraction, n_steps),
-        weight_decay=trainer.weight_decay,
-        beta1=trainer.beta1,
-        beta2=trainer.beta2,
-        grad_clip=trainer.grad_clip,
         eval_interval=eval_interval,
         n_eval_sequences=_n_eval_sequences(config, needs, n_steps, eval_interval, resolution),
         checkpoint_interval=choose(
             "trainer.checkpoint_interval", trainer.checkpoint_interval, checkpoint_interval, "default"
         ),
-        keep_checkpoints=trainer.keep_checkpoints,
         log_interval=choose("trainer.log_interval", trainer.log_interval, log_interval, "default"),
         attention=choose("trainer.attention", trainer.attention, _attention(config, needs), "default"),
         float32_matmul_precision=_float32_matmul(trainer.float32_matmul_precision, needs.precision),
-        loss_chunk_tokens=trainer.loss_chunk_tokens,
-        parallel=trainer.parallel,
-        bucket_views=trainer.bucket_views,
-        init_from=trainer.init_from,
-        adapter=trainer.adapter,
-        lora_rank=trainer.lora_rank,
-        lora_alpha=trainer.lora_alpha,
-        lora_targets=trainer.lora_targets,
-        optimizer=trainer.optimizer,
-        optimizer_kernel=trainer.optimizer_kernel or _optimizer_kernel(trainer.optimizer),
-        muon_learning_rate=trainer.muon_learning_rate,
-        eval_micro_batch_size=trainer.eval_micro_batch_size,
-        keep_best=trainer.keep_best,
+        init_from=absolute_start(trainer.init_from),
+        optimizer_kernel=choose(
+            "trainer.optimizer_kernel", trainer.optimizer_kernel, _optimizer_kernel(trainer.optimizer), "default"
+        ),
+        **{name: getattr(trainer, name) for name in AS_GIVEN},
         save_beside=choose("trainer.save_beside", trainer.save_beside, compiles, "default"),
-        max_nonfinite_steps=trainer.max_nonfinite_steps,
     )
 
 
@@ -108,7 +101,7 @@ def _attention(config: Config, needs: Needs) -> Attention:
 
 def _optimizer_kernel(optimizer: Optimizer) -> OptimizerKernel:
     """The fastest that PyTorch has."""
-    return OptimizerKernel.fused if optimizer in (Optimizer.adamw, Optimizer.sgd) else OptimizerKernel.foreach
+    return OptimizerKernel.foreach if optimizer is Optimizer.adafactor else OptimizerKernel.fused
 
 
 def auto_precision(card: Card) -> Precision:
@@ -148,7 +141,8 @@ def _precision_fault(precision: Precision, card: Card) -> str | None:
         return "has no TF32 units, which came with compute capability 8.0"
     if precision is Precision.fp16 and card.kind is CardKind.cpu:
         return "CPUs have no fast fp16; bf16 needs no loss scaler either"
-    if precision is Precision.bf16 and card.kind is CardKind.cuda and not card.has_bf16:
+    is_bf16 = precision in (Precision.bf16, Precision.bf16_pure)
+    if is_bf16 and card.kind is CardKind.cuda and not card.has_bf16:
         capability = f"{card.compute_capability}" if card.compute_capability is not None else "unknown"
         return f"bf16 needs compute capability 8.0, this card has {capability}"
     return None

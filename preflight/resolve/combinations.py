@@ -1,0 +1,169 @@
+"""Which options contradict each other, or would have no effect together? Each is refused with one that works.
+
+A trainer that took them silently would train something else than what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from conf.choices import Adapter, Float32Matmul, Optimizer, OptimizerKernel, Parallel, Positions
+from conf.schema import Config
+from preflight.hw_plan import CardKind
+from preflight.plan import ModelPlan, Precision, TrainerPlan
+from preflight.resolve.resolution import Resolution
+
+HF_PREFIX = "hf:"
+DEFAULT_THETA = 10_000.0
+SLICED = (Parallel.zero2, Parallel.zero3)  # FSDP2: every tensor in slices
+KERNELS = {  # that PyTorch has; muon: of the AdamW beside it
+    Optimizer.adamw: tuple(OptimizerKernel),
+    Optimizer.sgd: tuple(OptimizerKernel),
+    Optimizer.muon: tuple(OptimizerKernel),
+    Optimizer.adafactor: (OptimizerKernel.foreach, OptimizerKernel.loop),
+    Optimizer.adamw_8bit: (OptimizerKernel.fused,),
+}
+NOT_IN_SLICES = {
+    Optimizer.muon: "makes the updates of whole matrices orthogonal",
+    Optimizer.adafactor: "keeps statistics of whole rows and columns",
+    Optimizer.adamw_8bit: "keeps states in blocks of its own (bitsandbytes)",
+}
+
+
+class Fault(NamedTuple):
+    """What `Resolution.refuse` takes."""
+
+    path: str
+    value: Any
+    message: str
+    fix: str
+
+
+def check_model(config: Config, model: ModelPlan, resolution: Resolution) -> None:
+    """What the numbers of a shape owe each other."""
+    for fault in (*_heads(config, model, resolution), *_positions(config, model)):
+        resolution.refuse(*fault)
+
+
+def check_trainer(model: ModelPlan, trainer: TrainerPlan, kind: CardKind, resolution: Resolution) -> None:
+    """The trainer's options among themselves, and with the model, the card, and the weights to start from."""
+    for fault in (*trainer_faults(model, trainer, kind), *_start(trainer)):
+        resolution.refuse(*fault)
+
+
+def trainer_faults(model: ModelPlan, trainer: TrainerPlan, kind: CardKind) -> list[Fault]:
+    """Of a resolved or a lowered plan."""
+    return [
+        *_table(model, trainer), *_kernel(trainer), *_slices(trainer), *_products(trainer), *_adapter(model, trainer),
+        *_bitsandbytes(trainer, kind),
+    ]  # fmt: skip
+
+
+def absolute_start(init_from: str | None) -> str | None:
+    """Ranks and resumed runs may stand in another folder."""
+    if init_from is None:
+        return None
+    prefix = HF_PREFIX if init_from.startswith(HF_PREFIX) else ""
+    return prefix + str(Path(init_from.removeprefix(prefix)).expanduser().absolute())
+
+
+def _heads(config: Config, model: ModelPlan, resolution: Resolution) -> Iterator[Fault]:
+    is_sound = resolution.is_sound("model.n_embd", "model.n_head")
+    if is_sound and config.model.head_dim is None and model.n_embd % model.n_head:
+        below = model.n_embd // model.n_head * model.n_head
+        widths = [width for width in (below, below + model.n_head) if width > 0]
+        message = f"{model.n_head} heads do not divide it; valid are {' or '.join(map(str, widths))}"
+        yield Fault("model.n_embd", model.n_embd, message, f"model.n_embd={widths[-1]}")
+    elif is_sound and model.positions is Positions.rotary and model.head_dim % 2:
+        message = f"rotary positions turn pairs of channels, a head has {model.head_dim}"
+        yield Fault("model.head_dim", model.head_dim, message, f"model.head_dim={model.head_dim + 1}")
+    if resolution.is_sound("model.n_head", "model.n_kv_head") and model.n_head % model.n_kv_head:
+        valid = [n for n in range(1, model.n_head + 1) if model.n_head % n == 0]
+        nearest = min(valid, key=lambda n: abs(n - model.n_kv_head))
+        message = f"must divide the {model.n_head} heads; valid are {', '.join(map(str, valid))}"
+        yield Fault("model.n_kv_head", model.n_kv_head, message, f"model.n_kv_head={nearest}")
+
+
+def _positions(config: Config, model: ModelPlan) -> Iterator[Fault]:
+    given = config.model
+    if model.positions is Positions.rotary and given.n_positions is not None:
+        message = "rotary positions have no table: any length goes"
+        yield Fault("model.n_positions", given.n_positions, message, "model.n_positions=null")
+    if model.positions is Positions.learned and given.rope_theta != DEFAULT_THETA:
+        message = "learned positions do not rotate anything"
+        yield Fault("model.rope_theta", given.rope_theta, message, "model.positions=rotary")
+
+
+def _table(model: ModelPlan, trainer: TrainerPlan) -> Iterator[Fault]:
+    n_rows = model.n_positions
+    if model.positions is Positions.learned and n_rows is not None and n_rows < trainer.sequence_length:
+        message = f"the table of positions ends before a sequence of {trainer.sequence_length} tokens does"
+        fix = "model.n_positions=null" if model.path is None else f"trainer.sequence_length={n_rows}"
+        yield Fault("model.n_positions", n_rows, message, fix)
+
+
+def _kernel(trainer: TrainerPlan) -> Iterator[Fault]:
+    valid = KERNELS[trainer.optimizer]
+    if trainer.optimizer_kernel not in valid:
+        names = " or ".join(kernel.name for kernel in valid)
+        message = f"{trainer.optimizer.name} has no such kernel; it has {names}"
+        fix = "trainer.optimizer_kernel=null"
+        yield Fault("trainer.optimizer_kernel", trainer.optimizer_kernel, message, fix)
+
+
+def _slices(trainer: TrainerPlan) -> Iterator[Fault]:
+    """What cannot be cut up: a rank has a slice of every tensor under zero2 and zero3, whole tensors under zero1."""
+    parallel, optimizer = trainer.parallel, trainer.optimizer
+    is_8bit = optimizer is Optimizer.adamw_8bit
+    if optimizer in NOT_IN_SLICES and (parallel in SLICED or (is_8bit and parallel is Parallel.zero1)):
+        message = f"shares out what {optimizer.name} needs in one piece: it {NOT_IN_SLICES[optimizer]}"
+        whole = Parallel.ddp if is_8bit else Parallel.zero1
+        yield Fault("trainer.parallel", parallel, message, f"trainer.parallel={whole.name}")
+    if parallel in SLICED and trainer.precision is Precision.fp16:
+        message = "fp16's loss scaler does not look at gradients in slices"
+        yield Fault("trainer.parallel", parallel, message, "trainer.parallel=zero1, or trainer.precision=bf16")
+    if parallel in SLICED and trainer.adapter is not Adapter.none:
+        message = "adapters and the frozen weights beside them have types of their own, which slices do not mix"
+        yield Fault("trainer.parallel", parallel, message, "trainer.parallel=ddp")
+
+
+def _products(trainer: TrainerPlan) -> Iterator[Fault]:
+    given = trainer.float32_matmul_precision
+    if trainer.precision is Precision.tf32 and given is Float32Matmul.highest:
+        message = "highest keeps fp32 products exact, tf32 rounds them"
+        fix = "trainer.float32_matmul_precision=null, or trainer.precision=fp32"
+        yield Fault("trainer.float32_matmul_precision", given, message, fix)
+
+
+def _adapter(model: ModelPlan, trainer: TrainerPlan) -> Iterator[Fault]:
+    if trainer.adapter is not Adapter.none and trainer.lora_rank > model.n_embd:
+        message = f"a rank above the width ({model.n_embd}) has more weights than what it stands in for"
+        yield Fault("trainer.lora_rank", trainer.lora_rank, message, f"trainer.lora_rank={min(8, model.n_embd)}")
+
+
+def _bitsandbytes(trainer: TrainerPlan, kind: CardKind) -> Iterator[Fault]:
+    if kind is not CardKind.mps:
+        return
+    if trainer.optimizer is Optimizer.adamw_8bit:
+        message = "bitsandbytes has no 8-bit optimizer for Apple GPUs"
+        yield Fault("trainer.optimizer", trainer.optimizer, message, "trainer.optimizer=adafactor")
+    if trainer.adapter is Adapter.qlora:
+        message = "bitsandbytes has no 4-bit matmul for Apple GPUs"
+        yield Fault("trainer.adapter", trainer.adapter, message, "trainer.adapter=lora")
+
+
+def _start(trainer: TrainerPlan) -> Iterator[Fault]:
+    """The shapes are compared when the weights are read."""
+    given = trainer.init_from
+    if given is None:
+        return
+    folder = Path(given.removeprefix(HF_PREFIX))
+    if not given.startswith(HF_PREFIX):
+        if not any(folder.glob("checkpoints/step_*.pt")):
+            fix = "trainer.init_from=RUN_DIR, or hf:DIR with Hugging Face's files"
+            yield Fault("trainer.init_from", given, "there is no run with a checkpoint", fix)
+    elif not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        message = "there is no config.json with *.safetensors beside it; a name on the hub is not looked up"
+        yield Fault("trainer.init_from", given, message, "trainer.init_from=hf:DIR as save_pretrained writes it")
