@@ -101,7 +101,7 @@ def eval_batches(plan: RunPlan, world: World, device: torch.device) -> Iterator[
     Yields inputs, targets, number of sequences that count: the last batch is filled up with sequences that do not,
     so that the shape never changes (a compiled model would compile again).
     """
-    B = plan.trainer.micro_batch_size
+    B = plan.trainer.eval_micro_batch_size or plan.trainer.micro_batch_size
     held_out = _windows(plan, VAL_NAME)
     n = min(plan.trainer.n_eval_sequences, held_out.n_windows)
     mine = (np.arange(n) * held_out.n_windows // n)[world.rank :: world.world_size]

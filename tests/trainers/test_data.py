@@ -18,6 +18,7 @@ from preflight.machine.snapshot import World
 from preflight.plan import RunPlan
 from trainers.data import TrainStream, eval_batches, permute
 from trainers.gpt import IGNORED
+from trainers.memory_meters import resident_bytes
 
 CPU = torch.device("cpu")
 T = 8
@@ -113,6 +114,30 @@ def test_eval_batches_deal_the_same_windows_out_to_the_ranks(plan: RunPlan, worl
             assert (targets[n:] == IGNORED).all()
             counted += (inputs[:n, 0] // T).tolist()
     assert sorted(counted) == [0, 1, 3, 4, 6, 7, 9]  # i x 11 // 7
+
+
+def test_eval_batches_may_be_of_another_size_than_the_training_ones(plan: RunPlan):
+    batches = list(eval_batches(replace(plan, trainer=replace(plan.trainer, eval_micro_batch_size=5)), world_of(), CPU))
+    assert [(len(inputs), n) for inputs, _, n in batches] == [(5, 5), (5, 5), (5, 1)]  # 11 windows
+
+
+def test_stream_does_not_keep_pages_of_the_file_resident(plan: RunPlan):
+    """Every window of a 32 MiB file is read; what stays is a batch."""
+    n_positions = 8192
+    large = replace(
+        plan,
+        trainer=replace(
+            plan.trainer, sequence_length=n_positions, tokens_per_step=16 * n_positions, micro_batch_size=16
+        ),
+    )
+    path = Path(plan.data.dir) / "train.bin"
+    path.write_bytes(bytes(32 * 2**20 + 2))
+    stream = TrainStream(large, world_of(), CPU)
+    stream.micro_batch(0, 0)
+    before = resident_bytes()
+    for step in range(1, stream.windows.n_windows // 16):
+        stream.micro_batch(step, 0)
+    assert resident_bytes() - before < 12 * 2**20
 
 
 def test_eval_batches_stop_at_the_end_of_the_file(plan: RunPlan):
