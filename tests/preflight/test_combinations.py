@@ -1,0 +1,103 @@
+"""Options that contradict each other: all are told at once, and every fix that is proposed works."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from resolving import LAPTOP, RTX_4090, problem_of, problems_of, resolved, with_gpus
+
+from conf.choices import OptimizerKernel
+from preflight.machine.snapshot import Machine
+
+GPU = with_gpus(RTX_4090)
+LLAMA = ("model=llama_125m", "hw=8xa100_80gb")
+CASES = [
+    (("model.n_positions=64",), "model.n_positions", "ends before a sequence of 128 tokens"),
+    (("model.positions=rotary", "model.n_positions=512"), "model.n_positions", "no table"),
+    (("model.rope_theta=500000",), "model.rope_theta", "do not rotate"),
+    (("model.positions=rotary", "model.head_dim=33"), "model.head_dim", "pairs of channels"),
+    (("model.positions=rotary", "model.n_embd=126"), "model.head_dim", "pairs of channels, a head has 63"),
+    (("model.n_head=3",), "model.n_embd", "3 heads do not divide it"),
+    (("trainer.optimizer=adafactor", "trainer.optimizer_kernel=fused"), "trainer.optimizer_kernel", "no such kernel"),
+    (("trainer.optimizer=adamw_8bit", "trainer.optimizer_kernel=loop"), "trainer.optimizer_kernel", "it has fused"),
+    (("trainer.optimizer=muon", "trainer.parallel=zero3"), "trainer.parallel", "orthogonal"),
+    (("trainer.optimizer=adafactor", "trainer.parallel=zero2"), "trainer.parallel", "rows and columns"),
+    (("trainer.optimizer=adamw_8bit", "trainer.parallel=zero1"), "trainer.parallel", "bitsandbytes"),
+    (("trainer.adapter=lora", "trainer.parallel=zero3"), "trainer.parallel", "adapters"),
+    (("trainer.adapter=lora", "trainer.lora_rank=4096"), "trainer.lora_rank", "above the width"),
+    (("trainer.init_from=/nowhere",), "trainer.init_from", "no run with a checkpoint"),
+    (("trainer.init_from=hf:/nowhere",), "trainer.init_from", "no config.json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "path", "message"), CASES, ids=lambda value: str(value)[:40])
+def test_what_makes_no_sense_is_refused_with_a_fix_that_works(overrides: tuple[str, ...], path: str, message: str):
+    problem = problem_of(*overrides)
+    assert problem.path == path
+    assert message in problem.message
+    fix = problem.fix.split(", or ")[0]
+    if "DIR" not in fix:
+        resolved(*overrides, fix)
+
+
+def test_fp16_and_slices_do_not_go_together_on_a_card():
+    problem = problem_of("hw=8xa100_80gb", "model=gpt2_124m", "trainer.precision=fp16", "trainer.parallel=zero3")
+    assert "loss scaler" in problem.message
+
+
+def test_tf32_and_exact_products_contradict_each_other():
+    asked = ("hw=1xa100_80gb", "model=gpt2_124m", "trainer.precision=tf32")
+    assert resolved(*asked).trainer.float32_matmul_precision.name == "high"
+    problem = problem_of(*asked, "trainer.float32_matmul_precision=highest")
+    assert problem.path == "trainer.float32_matmul_precision"
+
+
+def test_pure_bf16_needs_bf16_too():
+    problem = problem_of("hw=1xt4", "model=gpt2_124m", "trainer.precision=bf16_pure")
+    assert "bf16 needs compute capability 8.0" in problem.message
+
+
+def test_apple_gpus_have_no_bitsandbytes():
+    from dataclasses import replace
+
+    apple: Machine = replace(LAPTOP, platform="darwin", apple_gpu="Apple M2", cpu_name="Apple M2")
+    problems = problems_of("trainer.optimizer=adamw_8bit", "trainer.adapter=qlora", machine=apple)
+    assert [problem.path for problem in problems] == ["trainer.optimizer", "trainer.adapter"]
+
+
+def test_all_contradictions_are_told_at_once():
+    problems = problems_of("model.n_positions=64", "trainer.optimizer=muon", "trainer.parallel=zero2", "model.n_head=3")
+    assert {problem.path for problem in problems} == {"model.n_positions", "trainer.parallel", "model.n_embd"}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.activation=swiglu",),
+        ("model.norm=rmsnorm", "model.positions=rotary", "model.activation=relu2", "model.qk_norm=true"),
+        ("model.head_dim=48",),  # need not divide the width
+        ("model.n_positions=2048",),
+        (*LLAMA, "trainer.optimizer=muon", "trainer.parallel=zero1"),
+        (*LLAMA, "trainer.parallel=zero3"),
+        (*LLAMA, "trainer.adapter=qlora"),
+    ],
+)
+def test_unusual_but_sensible_combinations_pass(overrides: tuple[str, ...]):
+    resolved(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kernel"), [("adamw", "fused"), ("sgd", "fused"), ("muon", "fused"), ("adafactor", "foreach")]
+)
+def test_default_kernel_is_the_fastest_that_there_is(optimizer: str, kernel: str):
+    assert resolved(f"trainer.optimizer={optimizer}").trainer.optimizer_kernel is OptimizerKernel[kernel]
+
+
+def test_start_is_absolute_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.json").write_text(json.dumps({}))
+    (tmp_path / "weights" / "model.safetensors").touch()
+    monkeypatch.chdir(tmp_path)
+    assert resolved("trainer.init_from=hf:weights").trainer.init_from == f"hf:{tmp_path / 'weights'}"
