@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from preflight.checks.around import judge_around
 from preflight.checks.cards import judge_cards, missing_cards
+from preflight.checks.extras import judge_packages, judge_start
 from preflight.checks.facts import judge_facts
 from preflight.checks.health import judge_health
 from preflight.checks.host import judge_host
@@ -26,7 +27,7 @@ def check(plan: RunPlan, machine: Machine) -> tuple[Finding, ...]:
     needs = estimate(plan)
     mismatch = missing_cards(plan, machine)
     found = [mismatch] if mismatch else [*_judge_here(plan, machine, needs)]
-    found += judge_facts(plan, needs, is_here=mismatch is None)
+    found += [*judge_facts(plan, needs, is_here=mismatch is None), *judge_start(plan)]
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
 
 
@@ -35,3 +36,4 @@ def _judge_here(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Fi
     yield from judge_health(plan, machine)
     yield from judge_host(plan, machine, needs)
     yield from judge_around(plan, machine, needs)
+    yield from judge_packages(plan, machine)

@@ -29,12 +29,14 @@ class Surroundings:
     disk: str | None  # of the runs: ssd | hdd | a network file system's name
     torch_cuda: str | None  # what torch was built with; None: without CUDA, or not known
     triton: str | None  # installed version
+    bitsandbytes: str | None  # and this
+    safetensors: str | None
     environment: Mapping[str, str]  # variables that ranks inherit and that change how they talk
 
 
 NOTHING_KNOWN = Surroundings(
     shm_bytes=None, n_open_files=None, interfaces=(), has_infiniband=None, port=DEFAULT_PORT, port_is_free=True,
-    disk=None, torch_cuda=None, triton=None, environment={},
+    disk=None, torch_cuda=None, triton=None, bitsandbytes=None, safetensors=None, environment={},
 )  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def look_around(
         port_is_free=_is_free(port),
         disk=disk_kind(folder, root),
         torch_cuda=torch_cuda(search_path),
-        triton=package_version("triton", search_path),
+        **package_versions(("triton", "bitsandbytes", "safetensors"), search_path),
         environment={name: value for name, value in environment.items() if name.startswith(NCCL_PREFIXES)},
     )
 
@@ -99,12 +101,18 @@ def torch_cuda(search_path: list[str]) -> str | None:
 
 def package_version(name: str, search_path: list[str]) -> str | None:
     """From the name of its metadata folder."""
+    return package_versions((name,), search_path)[name]
+
+
+def package_versions(names: tuple[str, ...], search_path: list[str]) -> dict[str, str | None]:
+    """Of several packages in one look; the first place that has one counts."""
+    versions: dict[str, str | None] = dict.fromkeys(names)
+    metadata = re.compile(f"({'|'.join(names)})" + r"-([^-]+)(?:\.dist-info|(?:-py[\d.]+)?\.egg-info)")
     for entry in search_path:
         for folder in _names(Path(entry or ".")):
-            found = re.fullmatch(name + r"-([^-]+)(?:\.dist-info|(?:-py[\d.]+)?\.egg-info)", folder)
-            if found:
-                return found[1]
-    return None
+            if (found := metadata.fullmatch(folder)) and versions[found[1]] is None:
+                versions[found[1]] = found[2]
+    return versions
 
 
 def _port(environment: Mapping[str, str]) -> int:

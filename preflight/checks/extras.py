@@ -1,0 +1,42 @@
+"""Does this run need what is not part of every installation: an extra package, weights to start from?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conf.choices import Adapter, Optimizer
+from preflight.checks.finding import machine_error
+from preflight.errors import ExitCode
+from preflight.machine.snapshot import Machine
+from preflight.plan import RunPlan
+from preflight.verdict.judge import Finding, Severity
+
+QUANTIZED = "pip install 'preflight[quantized]'"
+HUGGING_FACE = "pip install 'preflight[hf]'"
+
+
+def judge_packages(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
+    """Of this computer; a bill needs none of them."""
+    trainer, around = plan.trainer, machine.around
+    if around.bitsandbytes is None:
+        if trainer.optimizer is Optimizer.adamw_8bit:
+            message = "trainer.optimizer=adamw_8bit needs bitsandbytes, which is not installed"
+            yield machine_error("software.bitsandbytes", message, f"{QUANTIZED}, or trainer.optimizer=adafactor")
+        if trainer.adapter is Adapter.qlora:
+            message = "trainer.adapter=qlora needs bitsandbytes, which is not installed"
+            yield machine_error("software.bitsandbytes", message, f"{QUANTIZED}, or trainer.adapter=lora")
+    if around.safetensors is None and (trainer.init_from or "").startswith("hf:"):
+        message = "weights of a Hugging Face folder need safetensors, which is not installed"
+        yield machine_error("software.safetensors", message, HUGGING_FACE)
+
+
+def judge_start(plan: RunPlan) -> Iterator[Finding]:
+    """Adapters of weights that nobody has trained can be billed; training them is a waste."""
+    if plan.trainer.adapter is not Adapter.none and plan.trainer.init_from is None:
+        yield Finding(
+            check="trainer.init_from",
+            severity=Severity.error,
+            message=f"trainer.adapter={plan.trainer.adapter.name} trains beside frozen weights, and there are none yet",
+            fix="trainer.init_from=hf:DIR or a run's folder, or trainer.adapter=none",
+            exit_code=ExitCode.CONFIG,
+        )

@@ -1,0 +1,42 @@
+"""What is not part of every installation stops a run by its name, never a bill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from resolving import LAPTOP
+
+from conf.choices import Adapter, Optimizer
+from preflight.checks.extras import judge_packages, judge_start
+from preflight.machine.surroundings import NOTHING_KNOWN
+from preflight.plan import RunPlan
+
+
+@pytest.mark.parametrize(
+    ("trainer", "needed", "fix"),
+    [
+        ({"optimizer": Optimizer.adamw_8bit}, "bitsandbytes", "trainer.optimizer=adafactor"),
+        ({"adapter": Adapter.qlora}, "bitsandbytes", "trainer.adapter=lora"),
+        ({"init_from": "hf:/weights"}, "safetensors", "preflight[hf]"),
+    ],
+)
+def test_missing_package_is_named_with_its_command(
+    make_plan: Callable[..., RunPlan], trainer: dict[str, Any], needed: str, fix: str
+):
+    plan = make_plan(trainer=trainer)
+    (finding,) = judge_packages(plan, LAPTOP)
+    assert (finding.check, finding.exit_code) == (f"software.{needed}", 4)
+    assert "pip install" in finding.fix
+    assert fix in finding.fix
+    installed = replace(LAPTOP, around=replace(NOTHING_KNOWN, bitsandbytes="0.50", safetensors="0.8"))
+    assert not list(judge_packages(plan, installed))
+    assert not list(judge_packages(make_plan(), LAPTOP))
+
+
+def test_adapters_need_weights_to_start_from(make_plan: Callable[..., RunPlan]):
+    (finding,) = judge_start(make_plan(trainer={"adapter": Adapter.lora}))
+    assert (finding.check, finding.exit_code) == ("trainer.init_from", 2)
+    assert not list(judge_start(make_plan(trainer={"adapter": Adapter.lora, "init_from": "hf:/weights"})))
