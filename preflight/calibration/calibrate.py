@@ -36,6 +36,7 @@ from preflight.units import JOULES_PER_KWH
 MAX_RECORDS = 50  # the newest that match; older ones would count for little and cost time in every bill
 MIN_STEPS = 10  # of a run that did not finish: enough to have left the warm-up behind
 STEP_NOISE = 0.3  # of a single step's time, standard deviation of its logarithm
+LARGEST_BYTES = 1e14  # of one rank; a plan that needs more was edited by hand, or damaged
 CLOCK_SECONDS = 0.1  # what start-up and the like vary by on their own
 # `noise`: after one run of a plan, p10 and p90 of the next are 0.80 and 1.35 of it on a processor, whose cores and
 # memory others share, and 0.93 and 1.10 on a card.
@@ -144,8 +145,9 @@ def _understood(stored: Mapping[str, Any], plan: RunPlan, mine: str) -> tuple[Ru
     try:
         theirs = _plan_of(stored, plan)
         key = key_of(theirs)
-        estimate_memory(theirs)
         estimate_step_time(theirs)
+        if estimate_memory(theirs).device.mid > LARGEST_BYTES:
+            return None
         return theirs, key, 1.0 if key == mine else likeness(theirs, plan)
     except (ArithmeticError, KeyError, TypeError, ValueError):
         return None

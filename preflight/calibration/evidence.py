@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp, sqrt
+from math import exp, log, pi, sqrt
 from typing import Any
 
 from preflight.calibration.next_run import noise_of
@@ -21,6 +21,8 @@ from preflight.plan import Factor
 
 NOISE_PRIOR_RUNS = 4.0  # the noise assumed counts like that many runs
 MAX_NOISE = 4.0  # times the noise assumed
+# Something else ran on the machine: three runs in a hundred, which then take any factor in this range longer.
+DISTURBED_FRACTION, LEAST_DISTURBANCE, LARGEST_DISTURBANCE = 0.03, 1.3, 5.0
 DIFFERENCE_TO_SIGMA = 1.0 / (0.6745 * sqrt(2.0))  # median |difference| of two normal values -> standard deviation
 SAME_PLAN = "same plan"
 FIRST_STEP = "actual/first_step"
@@ -73,9 +75,11 @@ def factor_from(observations: Sequence[Observation], spread: Spread, elsewhere: 
         conflict = inflation((own_mean - mean) ** 2 / (variance + own_variance))
         if not others:  # a formula that is far off on this machine says little
             variance *= conflict
-        elif len(own[0]) == 1:  # nobody confirms it: the further from what was to be expected, the less it counts
+        elif len(own[0]) == 1 and own_mean < mean:  # nobody confirms it: the further off, the less it counts
             own_variance *= conflict
-        mean, variance = combined([mean, own_mean], [variance, own_variance])
+        told_mean, told_variance = combined([mean, own_mean], [variance, own_variance])
+        doubt = _disturbed(own_mean - mean, variance + own_variance) if len(own[0]) == 1 and others else 0.0
+        mean, variance = _mixed(doubt, (mean, variance), (told_mean, told_variance))
     noise = noise_of([[each.log_ratio for each in group] for group in groups.values()], spread.noise, spread.run)
     n_runs = len(own[0]) if own else len(observations)
     reach = noise.reach(n_runs, variance)
@@ -86,6 +90,21 @@ def factor_from(observations: Sequence[Observation], spread: Spread, elsewhere: 
         n_runs=n_runs,
         scope=SAME_PLAN if own else elsewhere,
     )
+
+
+def _disturbed(log_ratio: float, variance: float) -> float:
+    """How probable is it that a run so much slower than expected was disturbed, rather than that its plan is slow?"""
+    if log_ratio < log(LEAST_DISTURBANCE):
+        return 0.0
+    if_disturbed = DISTURBED_FRACTION / log(LARGEST_DISTURBANCE / LEAST_DISTURBANCE)
+    if_sound = (1.0 - DISTURBED_FRACTION) * exp(-(log_ratio**2) / (2.0 * variance)) / sqrt(2.0 * pi * variance)
+    return if_disturbed / (if_disturbed + if_sound)
+
+
+def _mixed(doubt: float, before: tuple[float, float], told: tuple[float, float]) -> tuple[float, float]:
+    """Mean and variance of a mixture: with probability `doubt` what was expected before, else what the run told."""
+    mean = doubt * before[0] + (1.0 - doubt) * told[0]
+    return mean, sum(p * (variance + (m - mean) ** 2) for p, (m, variance) in ((doubt, before), (1.0 - doubt, told)))
 
 
 def _before_own_runs(
