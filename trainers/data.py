@@ -99,16 +99,19 @@ def eval_batches(plan: RunPlan, world: World, device: torch.device) -> Iterator[
     """The same held-out windows every time, spread evenly over the file and dealt out to the ranks.
 
     Yields inputs, targets, number of sequences that count: the last batch is filled up with sequences that do not,
-    so that the shape never changes (a compiled model would compile again).
+    so that the shape never changes (a compiled model would compile again). Every rank has as many batches as the
+    others, since ranks that share weights meet in each of them: the last may count for nothing.
     """
     B = plan.trainer.eval_micro_batch_size or plan.trainer.micro_batch_size
     held_out = _windows(plan, VAL_NAME)
     n = min(plan.trainer.n_eval_sequences, held_out.n_windows)
-    mine = (np.arange(n) * held_out.n_windows // n)[world.rank :: world.world_size]
-    for start in range(0, len(mine), B):
+    spread = np.arange(n) * held_out.n_windows // n
+    mine = spread[world.rank :: world.world_size]
+    for start in range(0, -(-n // world.world_size), B):
         windows = mine[start : start + B]
-        inputs, targets = held_out.read(np.resize(windows, B))
-        targets[len(windows) :] = IGNORED
+        inputs, targets = held_out.read(np.resize(windows if len(windows) else spread, B))
+        if len(windows):  # a mean over nothing would be nan
+            targets[len(windows) :] = IGNORED
         yield *_to_device((inputs, targets), device), len(windows)
 
 

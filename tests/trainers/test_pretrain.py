@@ -180,9 +180,10 @@ def test_train_gives_the_same_weights_however_the_batch_is_cut(small_plan: Plans
 
 
 @pytest.mark.parametrize(
-    ("precision", "inside", "scaled"),
-    [("fp32", torch.float32, False), ("tf32", torch.float32, False), ("bf16", torch.bfloat16, False),
-     ("fp16", torch.float16, True)],
+    ("precision", "inside", "kept", "products"),
+    [("fp32", torch.float32, torch.float32, "highest"), ("fp32", torch.float32, torch.float32, "medium"),
+     ("tf32", torch.float32, torch.float32, "high"), ("bf16", torch.bfloat16, torch.float32, "highest"),
+     ("fp16", torch.float16, torch.float32, "highest"), ("bf16_pure", torch.bfloat16, torch.bfloat16, "highest")],
 )  # fmt: skip
 def test_train_really_runs_in_the_precision_of_the_plan(
     small_plan: Plans,
@@ -190,7 +191,8 @@ def test_train_really_runs_in_the_precision_of_the_plan(
     monkeypatch: pytest.MonkeyPatch,
     precision: str,
     inside: torch.dtype,
-    scaled: bool,
+    kept: torch.dtype,
+    products: str,
 ):
     seen: set[tuple[torch.dtype, torch.dtype, str]] = set()
     forward = MLP.forward
@@ -201,13 +203,14 @@ def test_train_really_runs_in_the_precision_of_the_plan(
         return y
 
     monkeypatch.setattr(MLP, "forward", spy)
-    matmul = {"float32_matmul_precision": Float32Matmul.high} if precision == "tf32" else {}
+    matmul = {"float32_matmul_precision": Float32Matmul[products]}
     job = make_job(small_plan(n_steps=2, precision=Precision[precision], trainer=matmul))
     train(job)
-    assert seen == {(inside, torch.float32, "high" if precision == "tf32" else "highest")}
+    assert seen == {(inside, kept, products)}
     state = last_state(job)
-    assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
-    assert ("scale" in state["scaler"]) is scaled
+    assert {weight.dtype for weight in state["model"].values()} == {kept}
+    assert {entry["exp_avg"].dtype for entry in state["optimizer"]["state"].values()} == {kept}
+    assert ("scale" in state["scaler"]) is (precision == "fp16")
 
 
 def test_train_evaluates_the_same_text_every_time(small_plan: Plans, make_job: Jobs):
