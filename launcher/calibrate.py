@@ -123,14 +123,9 @@ def _probe(work: Calibration, max_seconds: float) -> None:
     """In a process of its own, since it needs torch; nothing measured leaves only the steps."""
     plan = work.before.plan
     share_seconds = PROBE_SHARE * max_seconds
-    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    timeout_seconds = min(share_seconds + IMPORT_SECONDS, work.deadline - time.monotonic())
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "trainers.probe", *_probe_arguments(plan, share_seconds)],
-            cwd=Path(__file__).resolve().parents[1], env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
-            timeout=min(share_seconds + IMPORT_SECONDS, work.deadline - time.monotonic()), check=True,
-        )  # fmt: skip
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        found = ask_probe(_probe_arguments(plan, share_seconds), timeout_seconds)
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
         complain(f"the machine was not measured: {error}")
         work.exit_code = ExitCode.TRAINING_FAILED
@@ -139,6 +134,21 @@ def _probe(work: Calibration, max_seconds: float) -> None:
         complain(note)
     work.found = found
     append_line(probes_path(Path(plan.runs_dir)), probe_record(plan, found))
+
+
+def ask_probe(arguments: Sequence[str], timeout_seconds: float) -> dict[str, Any]:
+    """The last line that it prints. SubprocessError, ValueError, IndexError: it failed, or took too long."""
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers.probe", *arguments],
+        cwd=Path(__file__).resolve().parents[1],
+        env=os.environ | {PARENT_VARIABLE: str(os.getpid())},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=timeout_seconds,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _probe_arguments(plan: RunPlan, share_seconds: float) -> list[str]:

@@ -69,6 +69,9 @@ def _refuse_what_is_no_grid(request: Request) -> None:
     problems = []
     for row in request.grid:
         frozen = {"plan": row.config.plan, "resume": row.config.resume}
+        if row.config.action is Action.calibrate:
+            message, fix = "measures one machine with one plan", "leave out -m"
+            problems.append(Problem(path="action", value="calibrate", message=message, fix=fix))
         if row.config.action is Action.compare:
             message = "a grid of comparisons would be a table of tables"
             fix = "leave out -m and compare one job, or -m with hw=1x4090,8xh100 dry_run=true"

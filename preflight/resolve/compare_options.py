@@ -1,4 +1,4 @@
-"""Do the options of `action=compare` mean anything: known providers, files that can be written, a comparison at all?"""
+"""Do the options of an action mean anything: known providers, files that can be written, the action itself?"""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 from dataclasses import fields
 
 from conf.choices import Action
-from conf.schema import CompareConfig, Config
+from conf.schema import CalibrateConfig, CompareConfig, Config
 from preflight.catalog import provider_names
 from preflight.resolve.resolution import Resolution
 
 
 def check_compare(config: Config, resolution: Resolution) -> None:
     """The problems are noted."""
+    if config.action is not Action.calibrate:
+        _refuse_stray_options("calibrate", config.calibrate, config.action, resolution)
     if config.action is not Action.compare:
-        _refuse_stray_options(config.compare, resolution)
+        _refuse_stray_options("compare", config.compare, config.action, resolution)
         return
     _check_providers(config.compare, resolution)
     for name in ("csv", "png"):
@@ -23,13 +25,16 @@ def check_compare(config: Config, resolution: Resolution) -> None:
             _check_file(f"compare.{name}", path, f"offers.{name}", resolution)
 
 
-def _refuse_stray_options(compare: CompareConfig, resolution: Resolution) -> None:
-    default = CompareConfig()
-    for option in fields(compare):
-        value = getattr(compare, option.name)
+def _refuse_stray_options(
+    group: str, options: CompareConfig | CalibrateConfig, action: Action, resolution: Resolution
+) -> None:
+    default = type(options)()
+    for option in fields(options):
+        value = getattr(options, option.name)
         if value != getattr(default, option.name):
             shown = f"[{','.join(value)}]" if isinstance(value, list) else value
-            resolution.refuse(f"compare.{option.name}", shown, "has no effect with action=train", "action=compare")
+            message = f"has no effect with action={action.name}"
+            resolution.refuse(f"{group}.{option.name}", shown, message, f"action={group}")
 
 
 def _check_providers(compare: CompareConfig, resolution: Resolution) -> None:
