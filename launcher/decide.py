@@ -159,6 +159,10 @@ def _answer(argv: Sequence[str]) -> Answer:
 
         return Answer(exit_code=measure(config, lambda: planned(config, machine, argv), began_unix))
     plan, findings = planned(config, machine, argv)
+    if not config.dry_run:
+        from launcher.trial import tried
+
+        plan, findings = tried(plan, findings, machine)
     return _show_and_prepare(config, make_bill(plan, findings), findings)
 
 
