@@ -100,8 +100,14 @@ class Pace:
             used = means[len(means) - n_stretches * size :]
             stretches = [statistics.fmean(used[i * size : (i + 1) * size]) for i in range(n_stretches)]
             n_next = max(1, n_steps) / (size * self.block_chunks * CHUNK)
-            found.append(statistics.variance(stretches) * (1.0 / n_stretches + 1.0 / max(1.0, n_next)))
+            found.append(_variance(stretches) * (1.0 / n_stretches + 1.0 / max(1.0, n_next)))
         return max(found)
+
+
+def _variance(values: Sequence[float]) -> float:
+    """In floats, which is exact enough and fast enough for every log line; `statistics` adds fractions."""
+    mean = statistics.fmean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def split(chunk: Sequence[float]) -> tuple[float, list[float]]:

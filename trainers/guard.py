@@ -25,7 +25,7 @@ from trainers.time_limit import time_limit
 MIN_STEPS = 3  # settled ones, before anything is said
 PATIENCE_SECONDS = 60.0  # a forecast over budget must last so long, in a run of hours, before it stops it
 PATIENCE_FRACTION = 0.02  # of what is left, in a shorter one
-ALLOWANCE = 1.5  # a save may take that much longer than those before
+ALLOWANCE = 1.5  # steps and saves may take that much longer than those before
 TEARDOWN_SECONDS = 10.0  # after the save, before the machine goes
 
 
@@ -77,15 +77,12 @@ class Guard:
         self.known.note_spent()
 
     def _judge_what_is_used(self, step: int) -> None:
-        """An evaluation that is due now comes before the next chance to stop."""
-        due, save, now = self.known.due_seconds(step), self.known.save_seconds(), time.time()
-        for use in uses(self.job.plan.budget, self.known.spending(due), self.forecast, now + due + save):
+        """Another step, an evaluation that is due, a save: what a run takes that does not stop now."""
+        ahead, now = self.known.ahead_seconds(step), time.time()
+        for use in uses(self.job.plan.budget, self.known.spending(ahead), self.forecast, now + ahead):
             if use.is_used_up:
                 self._break(use.name, "Budget used up", use.used_up_text, use.remedy)
-        if self._limit is None:
-            return
-        margin = due + ALLOWANCE * save + 2 * self.known.step_seconds() + TEARDOWN_SECONDS
-        if now + margin >= self._limit.end_unix_seconds:
+        if self._limit is not None and now + ALLOWANCE * ahead + TEARDOWN_SECONDS >= self._limit.end_unix_seconds:
             self._reason, self.why, self.remedy = stopping.OVER_TIME, f"{self._limit.source} is near", ""
 
     def _break(self, key: str, title: str, text: str, remedy: str) -> None:

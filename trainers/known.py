@@ -122,13 +122,10 @@ class Known:
         seconds = self.job.estimate.get(f"estimate/wall_{term}_seconds")
         return float(seconds) if isinstance(seconds, int | float) else None
 
-    def step_seconds(self) -> float:
-        """Of late; 0 before there was one."""
-        return self.meters.steps.recent_seconds() or 0.0
-
     def latest_step_seconds(self) -> float:
         """The median of the last few: a disturbance that is over is not in it."""
-        return statistics.median(self.meters.steps.seconds[-N_LATEST:])
+        seconds = self.meters.steps.seconds
+        return statistics.median(seconds[-N_LATEST:]) if seconds else 0.0
 
     def save_seconds(self) -> float:
         """The longest of the last saves; until there was one, by its bytes."""
@@ -138,12 +135,12 @@ class Known:
         written = float(n_bytes) if isinstance(n_bytes, int | float) else 0.0
         return CHECKPOINT_FIXED_SECONDS + written / CHECKPOINT_BYTES_PER_SECOND
 
-    def due_seconds(self, step: int) -> float:
-        """An evaluation that follows this step: the next chance to stop comes after it."""
-        interval = self.job.plan.trainer.eval_interval
-        if not interval or step % interval or not self.meters.evaluation_seconds:
-            return 0.0
-        return statistics.median(self.meters.evaluation_seconds)
+    def ahead_seconds(self, step: int) -> float:
+        """If step number `step`, which is under way, is not the last one: the next, an evaluation before it, a save."""
+        evaluations, interval = self.meters.evaluation_seconds, self.job.plan.trainer.eval_interval
+        is_due = interval and step % interval == 0 and evaluations
+        due = statistics.median(evaluations[-N_LATEST:]) if is_due else 0.0
+        return due + self.latest_step_seconds() + self.save_seconds()
 
     def _cost_usd(self, wall_seconds: float) -> float | None:
         rate = self.job.usd_per_hour
