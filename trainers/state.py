@@ -102,7 +102,8 @@ def resume(job: Job, state: State, meters: Meters, world: World) -> Resumed:
         return Resumed(passed_over=passed_over)
     saved = checkpoint.load(checkpoint.path_of(job.run_dir, step))
     sharding.load_whole(state.model, state.optimizer, saved)
-    state.scaler.load_state_dict(saved["scaler"])
+    if saved["scaler"]:  # empty: the steps so far had no use for one
+        state.scaler.load_state_dict(saved["scaler"])
     meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
     meters.val_step = saved.get("val_step")
     return Resumed(step=step, wandb_run_id=saved["wandb_run_id"], passed_over=passed_over)

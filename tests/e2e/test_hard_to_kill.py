@@ -108,3 +108,36 @@ def test_stuck_rank_does_not_hold_up_the_end(desk: Desk, small: Overrides) -> No
     assert_all_end(everyone, 1.0)
     assert actual_of(desk)["failed_rank"] == 1
     assert desk.ledger()[0]["exit_code"] == 5
+
+
+LARGE_LOGITS = (
+    "model.n_layer=1", "model.n_embd=16", "model.vocab_size=50304", "trainer.sequence_length=64",
+    "trainer.micro_batch_size=32", "trainer.tokens_per_step=2048", "trainer.eval_micro_batch_size=1",
+    "trainer.eval_tokens=64", "trainer.precision=fp32", "calibration=off", "lowering.on_oom=relaunch",
+)  # fmt: skip
+WITH_LITTLE_MEMORY = """
+import resource, runpy, sys
+limit = 1_300_000_000  # 32 sequences take 1.6 GB, 16 take 1.0 GB
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_run_that_is_out_of_memory_is_lowered_and_goes_on_where_that_is_wanted(desk: Desk, small: Overrides) -> None:
+    done = desk.run("-c", WITH_LITTLE_MEMORY, *desk.arguments(*small(*LARGE_LOGITS, n_steps=1)))
+    assert done.code == 0, done.err
+    assert "MEMORY RAN OUT although the bill said that it would do: rank 0, after step 0: RuntimeError" in done.err
+    assert "that is the logits" in done.err
+    assert "LOWERED trainer.micro_batch_size: 32 -> 16" in done.err
+    assert done.out.count("done | ") == 1
+    (run_dir,) = desk.run_dirs()
+    failed, whole = desk.ledger()
+    assert failed["run_dir"] == whole["run_dir"] == str(run_dir)
+    assert (failed["exit_code"], whole["exit_code"]) == (5, 0)
+    assert failed["misprediction"]["what"] == "memory"
+    assert failed["misprediction"]["predicted_bytes"] < failed["misprediction"]["usable_bytes"]
+    assert whole["misprediction"] is None
+    document = json.loads((run_dir / "plan.json").read_text())
+    assert (document["plan"]["trainer"]["micro_batch_size"], document["plan"]["trainer"]["grad_accum_steps"]) == (16, 2)
+    assert [change["rung"] for change in document["changes"]] == ["batch"]
