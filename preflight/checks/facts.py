@@ -8,6 +8,7 @@ from datetime import date
 
 from conf.choices import DataKind
 from preflight.catalog import is_ambiguous
+from preflight.checks.interval import judge_interval
 from preflight.dataset import prepare_command
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
@@ -31,6 +32,7 @@ def judge_facts(plan: RunPlan, needs: Estimate, *, is_here: bool) -> Iterator[Fi
     yield from _card_name(plan)
     yield from _price_age(plan)
     yield from _no_ecc(plan, needs)
+    yield from judge_interval(plan, needs)
 
 
 def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
@@ -98,5 +100,5 @@ def _no_ecc(plan: RunPlan, needs: Estimate) -> Iterator[Finding]:
     wall = needs.wall.seconds
     if plan.hw.card.ecc is False and wall is not None and wall.mid > NO_ECC_HOURS * SECONDS_PER_HOUR:
         message = f"{plan.hw.card.label} has no ECC memory and the run is long: a flipped bit can spoil it unseen"
-        fix = f"trainer.checkpoint_interval={max(1, plan.trainer.checkpoint_interval // 2)} trainer.keep_checkpoints=4"
+        fix = "trainer.keep_checkpoints=4, so that one from before it is there"
         yield Finding(check="cards.ecc", severity=Severity.info, message=message, fix=fix)
