@@ -71,8 +71,9 @@ def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) 
     total = _sum(bands, step.seconds.source)
     spot = plan.hw.offer.interruptions
     if spot is not None:
-        bands["restarts"] = restarts(plan, spot, total, step.seconds.mid, bands)
-        total = _sum(bands, step.seconds.source)
+        again = bands["restarts"] = restarts(plan, spot, total, step.seconds.mid, bands)
+        edges = {edge: getattr(total, edge) + getattr(again, edge) for edge in ("low", "mid", "high")}
+        total = Band(**edges, source=total.source)  # not by quadrature: a longer run is interrupted more often
     return WallEstimate(seconds=total, terms_seconds={name: band.mid for name, band in bands.items()})
 
 

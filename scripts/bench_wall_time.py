@@ -123,7 +123,8 @@ def measure(name: str, runs_dir: Path, seconds: float, *, calibrates: bool) -> R
 def _n_steps(overrides: Sequence[str], seconds: float) -> int:
     """As many as make the wanted length, by the calibrated bill."""
     estimate = launch(*overrides, "dry_run=true")["estimate"]
-    return max(20, math.ceil(seconds / estimate["step_seconds"]["mid"]))
+    step_seconds: float = estimate["step_seconds"]["mid"]
+    return max(20, math.ceil(seconds / step_seconds))
 
 
 def launch(*overrides: str) -> dict[str, Any]:
@@ -143,9 +144,10 @@ def _line(result: Result) -> str:
         if max(seconds, result.estimated_terms.get(name, 0.0)) > 0.05
     )
     inside = result.after_low_seconds <= result.actual_seconds <= result.after_high_seconds
+    errors = f"before {result.error_before:+7.1%} | after {result.error_after:+7.1%}"
     return (
-        f"{result.name:<28}{result.n_steps:>6} steps {result.actual_seconds:7.1f} s | before {result.error_before:+7.1%}"
-        f" | after {result.error_after:+7.1%} {'inside' if inside else 'outside'}\n    estimated/actual: {terms}"
+        f"{result.name:<28}{result.n_steps:>6} steps {result.actual_seconds:7.1f} s | {errors} "
+        f"{'inside' if inside else 'outside'}\n    estimated/actual: {terms}"
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from preflight.band import Band, exact
 from preflight.cost import CostEstimate, estimate_cost
 from preflight.duration import WallEstimate, estimate_wall
-from preflight.hw_plan import Offer
+from preflight.hw_plan import Billing, Offer
 from preflight.plan import RunPlan
 from preflight.step_time.step import estimate_step_time
 from tests.conftest import build_plan
@@ -100,3 +100,41 @@ def test_owned_reading_of_a_rented_machine_has_no_data_centre_around_it(make_pla
     wall = WallEstimate(seconds=exact(36_000.0, "given"), terms_seconds={"steps": 36_000.0})
     watts = 450 * 0.8 * 1.12  # host taken as 12 % of the card
     assert estimate_cost(plan, wall).alternative_usd == pytest.approx(10 * watts / 1000 * 0.167)
+
+
+def rounded_by(increment_seconds: float | None, minimum_seconds: float = 0.0) -> RunPlan:
+    """$3.60 an hour: a thousandth of a dollar a second."""
+    plan = build_plan(usd_per_hour=3.6)
+    billing = Billing(increment_seconds=increment_seconds, minimum_seconds=minimum_seconds, source="test", as_of="")
+    return replace(plan, hw=replace(plan.hw, offer=replace(plan.hw.offer, billing=billing)))
+
+
+@pytest.mark.parametrize(
+    ("increment_seconds", "minimum_seconds", "seconds", "usd"),
+    [
+        (None, 0.0, 90.5, 0.0905),  # nobody knows how it rounds: as it is
+        (1.0, 0.0, 90.5, 0.091),
+        (60.0, 0.0, 90.5, 0.120),
+        (60.0, 0.0, 120.0, 0.120),
+        (3600.0, 0.0, 90.5, 3.6),
+        (3600.0, 0.0, 3601.0, 7.2),
+        (1.0, 60.0, 12.2, 0.060),  # a minute at least
+    ],
+)
+def test_started_increments_are_paid_for(
+    increment_seconds: float | None, minimum_seconds: float, seconds: float, usd: float
+) -> None:
+    wall = WallEstimate(seconds=exact(seconds, "test"), terms_seconds={"steps": seconds})
+    cost = estimate_cost(rounded_by(increment_seconds, minimum_seconds), wall).cost_usd
+    assert cost is not None
+    assert cost.mid == pytest.approx(usd)
+
+
+def test_purchase_is_written_off_over_the_hours_of_its_life() -> None:
+    """$1,600 over 4 years of 2,000 h: 20 cents an hour beside the electricity of 450 W."""
+    plan = owned(build_plan(), 450.0, 0.2)
+    share = replace(plan.hw.offer, usd_per_hour=0.2, source="purchase of $1,600 over 4 years of 2,000 h")
+    cost = estimate_cost(replace(plan, hw=replace(plan.hw, offer=share)), TEN_HOURS)
+    assert cost.cost_usd is not None
+    assert cost.cost_usd.mid == pytest.approx(10 * 0.2 + 4.5 * 0.2)
+    assert "purchase of $1,600 over 4 years of 2,000 h" in cost.rates.basis

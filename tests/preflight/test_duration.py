@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conf.choices import DataKind, TrackingBackend
 from preflight import duration
 from preflight.duration import WallEstimate, estimate_wall
+from preflight.hw_plan import Interruptions, Measured
 from preflight.plan import Calibration, Factor, RunPlan
 from preflight.step_time.step import estimate_step_time
 from tests.conftest import A100_80GB, RTX_4090, build_plan
@@ -152,3 +153,59 @@ def test_the_end_takes_time_only_where_a_tracker_waits() -> None:
     assert wall_of(plan).terms_seconds["shutdown"] < 0.1
     assert wall_of(tracked).terms_seconds["shutdown"] > 0.5
     assert wall_of(with_factors(tracked, shutdown_seconds=measured(1.2))).terms_seconds["shutdown"] == 1.2
+
+
+def on_spot(plan: RunPlan, low: float, mid: float, high: float) -> RunPlan:
+    """Taken away that many times an hour and node."""
+    rates = Interruptions(low_per_hour=low, mid_per_hour=mid, high_per_hour=high, source="test", as_of="2026-11-30")
+    return replace(plan, hw=replace(plan.hw, offer=replace(plan.hw.offer, interruptions=rates)))
+
+
+def test_restarts_lengthen_a_spot_run_by_the_work_that_is_lost() -> None:
+    """T / (1 - r L): r an hour, L half a checkpoint interval, start-up and first step."""
+    plan = build_plan(n_steps=10_000, trainer={"checkpoint_interval": 1000})
+    steady, spot = wall_of(plan), wall_of(on_spot(plan, 0.0, 0.1, 0.2))
+    step = estimate_step_time(plan).seconds
+    assert step is not None
+    assert steady.seconds is not None
+    assert spot.seconds is not None
+    lost = 500 * step.mid + steady.terms_seconds["startup"] + steady.terms_seconds["compile"]
+    assert spot.seconds.mid == pytest.approx(steady.seconds.mid / (1 - 0.1 / 3600 * lost))
+    assert spot.seconds.low == pytest.approx(steady.seconds.low)
+    assert spot.seconds.high == pytest.approx(steady.seconds.high / (1 - 0.2 / 3600 * lost))
+    assert sum(spot.terms_seconds.values()) == pytest.approx(spot.seconds.mid)
+    assert "restarts" not in steady.terms_seconds
+
+
+def test_any_node_that_is_taken_away_stops_all_and_checkpoints_bound_the_loss() -> None:
+    def restarts(n_nodes: int, interval: int) -> float:
+        plan = build_plan(n_steps=10_000, n_nodes=n_nodes, n_gpus=8, trainer={"checkpoint_interval": interval})
+        wall = wall_of(on_spot(plan, 0.01, 0.05, 0.1))
+        return wall.terms_seconds["restarts"] / sum(wall.terms_seconds.values())
+
+    assert restarts(4, 1000) > 3 * restarts(1, 1000)
+    assert restarts(1, 100) < restarts(1, 2000)
+
+
+def test_machine_that_never_stays_still_has_a_finite_bill() -> None:
+    wall = wall_of(on_spot(build_plan(n_steps=10_000), 1.0, 100.0, 1e6)).seconds
+    assert wall is not None
+    assert wall.low <= wall.mid <= wall.high < float("inf")
+
+
+def test_tokens_are_read_once_and_cards_compute_beside_it() -> None:
+    """20M tokens of 2 bytes at 1 MB/s: 40 s that a CPU waits; a card's run of many steps hides them."""
+    slow = Measured(
+        as_of="2026-11-30", matmul_flops_per_second={}, bandwidth_bytes_per_second=None, pass_seconds=None,
+        layer_seconds=None, disk_write_bytes_per_second=None, disk_read_bytes_per_second=1e6,
+        bus_bytes_per_second=None, bus_latency_seconds=None,
+    )  # fmt: skip
+
+    def wait(plan: RunPlan) -> float:
+        return wall_of(replace(plan, hw=replace(plan.hw, measured=slow))).terms_seconds["data_wait"]
+
+    assert wait(build_plan(model="tiny", card="cpu", n_steps=10_000)) == pytest.approx(40.0)
+    assert wait(build_plan(model="tiny", card="cpu", n_steps=100)) == pytest.approx(100 * 12 * 1024 * 2 / 1e6)
+    assert wait(build_plan(n_steps=10_000)) == 0
+    fresh = build_plan(model="tiny", card="cpu", n_steps=10_000)
+    assert wait(replace(fresh, data=replace(fresh.data, prepared=False))) == 0  # just written, still in the cache

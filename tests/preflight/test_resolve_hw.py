@@ -220,3 +220,48 @@ def test_more_cards_than_a_machine_has_are_refused_with_several_nodes(hw, fix):
 def test_sixteen_cards_and_many_cores_are_machines():
     assert resolved("hw=16xv100").hw.n_gpus_per_node == 16
     assert resolved("hw=32xcpu", "trainer.tokens_per_step=4096").hw.n_gpus_per_node == 32
+
+
+def test_spot_takes_the_cheapest_price_of_a_machine_that_may_be_taken_away():
+    spot, steady = (
+        resolved("model=gpt2_124m", "hw=8xh100", f"hw.spot={is_spot}").hw.offer for is_spot in (True, False)
+    )
+    assert spot.usd_per_hour is not None
+    assert steady.usd_per_hour is not None
+    assert spot.usd_per_hour < steady.usd_per_hour
+    assert spot.interruptions is not None
+    assert steady.interruptions is None
+    given_rate = resolved("model=gpt2_124m", "hw=8xh100", "hw.spot=true", "hw.interruptions_per_day=2.4").hw.offer
+    assert given_rate.interruptions is not None
+    assert given_rate.interruptions.mid_per_hour == pytest.approx(0.1)
+
+
+def test_purchase_of_ones_own_machine_is_shared_out_over_its_hours():
+    """$1,600 / (4 x 2,000 h); with hours of one's own, over those."""
+    assert resolved("hw.purchase_usd=1600").hw.offer.usd_per_hour == pytest.approx(0.2)
+    offer = resolved("hw.purchase_usd=1600", "hw.lifetime_years=2", "hw.hours_per_year=8000").hw.offer
+    assert offer.usd_per_hour == pytest.approx(0.1)
+    assert offer.source == "purchase of $1,600 over 2 years of 8,000 h"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        (("hw.spot=true",), "hw.spot"),
+        (("hw=4x4090", "model=gpt2_124m", "hw.interruptions_per_day=1"), "hw.interruptions_per_day"),
+        (("hw.purchase_usd=1600", "hw.price_usd_per_hour=1"), "hw.purchase_usd"),
+    ],
+)
+def test_options_of_money_that_contradict_each_other_are_refused(overrides, path):
+    assert problem_of(*overrides).path == path
+
+
+def test_disk_that_nobody_measured_says_that_it_is_assumed():
+    assert resolved().provenance["hw.disk_bytes_per_second"].startswith("default, 500 MB/s")
+
+
+def test_currency_is_frozen_with_its_rate_and_date():
+    money = resolved("budget.currency=cny").budget.money
+    assert money.currency.name == "cny"
+    assert money.per_usd > 1
+    assert money.as_of
