@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+from conf.choices import Attention
+from preflight.plan import RunPlan
+from trainers.gpt import GPT
 from trainers.loss import IGNORED, chunked_loss
 
 N, C, V = 10, 8, 13
@@ -69,3 +75,24 @@ def test_chunked_loss_never_holds_all_logits() -> None:
     with Watch():
         chunked_loss(x, weight, targets, 2).backward()
     assert largest == V * C  # the weight's gradient: 2 x 13 logits are fewer
+
+
+@pytest.mark.parametrize("attention", list(Attention))
+def test_gpt_has_one_loss_and_gradient_however_it_is_computed(
+    make_plan: Callable[..., RunPlan], attention: Attention
+) -> None:
+    plan = make_plan(model="tiny", card="cpu", micro_batch_size=2, sequence_length=16)
+    losses, gradients = [], []
+    torch.manual_seed(0)
+    idx = torch.randint(0, plan.model.vocab_size, (2, 16))
+    for chunk in (0, 5, 32):
+        torch.manual_seed(1)
+        trainer = replace(plan.trainer, attention=attention, loss_chunk_tokens=chunk)
+        model = GPT.of(replace(plan, trainer=trainer))
+        loss = model(idx, idx.roll(-1, 1))
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    for loss, gradient in zip(losses[1:], gradients[1:], strict=True):
+        torch.testing.assert_close(loss, losses[0])
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-4, atol=1e-6)
