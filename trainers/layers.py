@@ -42,6 +42,15 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
     return x * cosines + torch.cat((-right, left), dim=-1) * sines
 
 
+class HeadNorm(nn.RMSNorm):
+    """Of 16-bit queries and keys: the weight is cast as well, or no fused kernel takes the pair."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps)
+
+
 class CausalSelfAttention(nn.Module):
     """Every position looks at itself and at what came before."""
 
@@ -51,8 +60,8 @@ class CausalSelfAttention(nn.Module):
         self.widths = {"query": q_dim(model), "key": kv_dim(model), "value": kv_dim(model)}
         self.c_attn = nn.Linear(model.n_embd, sum(self.widths.values()), bias=model.qkv_bias)  # q, k, v in one matmul
         self.c_proj = nn.Linear(q_dim(model), model.n_embd, bias=model.bias)
-        self.q_norm = nn.RMSNorm(self.head_dim, eps=model.norm_eps) if model.qk_norm else None
-        self.k_norm = nn.RMSNorm(self.head_dim, eps=model.norm_eps) if model.qk_norm else None
+        self.q_norm = HeadNorm(self.head_dim, eps=model.norm_eps) if model.qk_norm else None
+        self.k_norm = HeadNorm(self.head_dim, eps=model.norm_eps) if model.qk_norm else None
 
     def forward(self, x: Tensor, by: Rotation | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

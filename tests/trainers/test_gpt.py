@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conf.choices import Activation, Family, Norm, Positions, Tokenizer
+from conf.choices import Activation, Attention, Family, Norm, Positions, Tokenizer
 from conf.schema import ModelConfig
 from preflight.params import count_params
 from preflight.plan import Checkpointing, ModelPlan
 from preflight.resolve.presets import model_plan, preset_names
 from trainers.gpt import GPT, IGNORED
+from trainers.layers import rotate, rotation
 
 MODEL_FOLDER = Path(__file__).parents[2] / "conf" / "model"
 T = 16
@@ -57,9 +58,11 @@ def batch(n_sequences: int = 4, length: int = T) -> tuple[torch.Tensor, torch.Te
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def small_gpt(checkpointing: Checkpointing = Checkpointing.none, **changes: object) -> GPT:
+def small_gpt(
+    checkpointing: Checkpointing = Checkpointing.none, attention: Attention = Attention.sdpa, **changes: object
+) -> GPT:
     torch.manual_seed(1)
-    return GPT(replace(SMALL, **changes), T, checkpointing)  # type: ignore[arg-type]
+    return GPT(replace(SMALL, **changes), T, checkpointing, attention)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", presets(), ids=lambda model: model.name)
@@ -131,11 +134,12 @@ def test_gpt_ignores_targets_that_do_not_count():
     torch.testing.assert_close(model(inputs, targets), alone)
 
 
+@pytest.mark.parametrize("attention", Attention)
 @pytest.mark.parametrize("style", ["gpt2", "modern"])
-def test_gpt_has_the_same_gradients_when_blocks_are_recomputed(style: str):
+def test_gpt_has_the_same_gradients_when_blocks_are_recomputed(style: str, attention: Attention):
     gradients = []
     for checkpointing in Checkpointing:
-        model = small_gpt(checkpointing, dropout=0.1, **(MODERN if style == "modern" else {}))
+        model = small_gpt(checkpointing, attention, dropout=0.1, **(MODERN if style == "modern" else {}))
         torch.manual_seed(2)
         model(*batch()).backward()
         gradients.append(model.transformer["h"][0].attn.c_attn.weight.grad)
@@ -182,6 +186,23 @@ def test_gpt_computes_linears_twice_only_when_whole_blocks_are_recomputed(checkp
         small_gpt(Checkpointing[checkpointing])(*batch()).backward()
     # four linears in each of two blocks, and the head, with two gradients each; each block's last linear is not redone
     assert watch.n_calls["aten.mm.default"] == 3 * (2 * 4 + 1) + n_again
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gpt_warns_of_nothing_under_autocast_and_in_pure_bf16(dtype: torch.dtype):
+    model = small_gpt(**MODERN, tied_head=False, n_kv_head=1).to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.float32):
+        model(*batch()).backward()  # warnings are errors
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {dtype}  # type: ignore[union-attr]
+
+
+def test_rotary_positions_look_at_distances_alone():
+    """Queries and keys at positions 3 and 7 score as at 13 and 17 (Su et al. 2021)."""
+    q, k = torch.randn(2, 1, 1, 1, 8)
+    cosines, sines = rotation(20, 8, 10_000.0, torch.device("cpu"))
+    at = [rotate(x, (cosines[i : i + 1], sines[i : i + 1])) for x, i in ((q, 3), (k, 7), (q, 13), (k, 17))]
+    torch.testing.assert_close((at[0] * at[1]).sum(), (at[2] * at[3]).sum())
+    assert not torch.allclose((at[0] * at[1]).sum(), (at[0] * at[3]).sum())
 
 
 def test_generate_repeats_itself_at_temperature_zero_and_stays_in_the_vocabulary():
