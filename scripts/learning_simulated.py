@@ -26,6 +26,7 @@ AGAIN = 0.5  # of the runs are of a plan that ran before
 LOWEST, HIGHEST = 0.75, 0.90  # what the 80 % band may cover
 WORSE_THAN_PRIOR = 1.10
 PLAN_SIGMA = 0.10
+TERMS_SIGMA = 0.2  # start-up, compilation, checkpoints: caches and disks
 MEMORY_SIGMA = 0.04  # between plans, of the peak: measured over ten plans on a processor
 BAD = (1.5, 4.0)  # a bad run takes that many times as long
 QUANTITIES = ("wall_seconds", "peak_bytes")
@@ -54,6 +55,7 @@ class Scenario:
             base_bytes=chance.randint(300, 450) * MIB,
             startup_seconds=chance.uniform(3, 12),
             evaluation_factor=math.exp(chance.gauss(0, 0.3)),
+            terms_sigma=TERMS_SIGMA,
             checkpoint_factor=math.exp(chance.gauss(0, 0.5)),
         )
 
@@ -92,7 +94,7 @@ def simulate(plans: Sequence[RunPlan], n_histories: int) -> list[Bill]:
 
 def _history(name: str, machine: SimulatedMachine, plans: Sequence[RunPlan], seed: int) -> Iterator[Bill]:
     chance = random.Random(f"plans {seed}")
-    fresh, known = list(plans), []
+    fresh, known = list(plans), list[RunPlan]()
     chance.shuffle(fresh)
     records: list[dict[str, Any]] = []
     while len(records) <= AFTER[-1]:

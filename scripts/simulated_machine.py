@@ -37,6 +37,7 @@ class SimulatedMachine:
     plan_sigma: float = 0.0  # between plans
     run_sigma: float = 0.0  # between runs of one plan
     memory_sigma: float = 0.0  # of peaks, between plans
+    terms_sigma: float = 0.0  # of start-up and the like, between runs
     drift_sigma: float = 0.0  # the pace's change from run to run
     base_bytes: float = 400 * MIB
     tokens_factor: float = 1.25
@@ -66,12 +67,12 @@ class SimulatedMachine:
         step = self.step_seconds(plan) * disturbed * self._noise(self.run_sigma)
         peak = int(self.peak_bytes(plan) * self._noise(self.run_sigma / 4))
         terms = {
-            "startup": self.startup_seconds * self._noise(self.run_sigma),
-            "compile": sums.compile_seconds * self._noise(2 * self.run_sigma),
+            "startup": self.startup_seconds * self._noise(self.terms_sigma),
+            "compile": sums.compile_seconds * self._noise(self.terms_sigma),
             "steps": step * n_steps * 1.02,
             "evaluations": step * sums.evaluations_steps * self.evaluation_factor * self._noise(self.run_sigma),
-            "checkpoints": sums.checkpoints_seconds * self.checkpoint_factor * self._noise(2 * self.run_sigma),
-            "shutdown": 0.5 * self._noise(2 * self.run_sigma),
+            "checkpoints": sums.checkpoints_seconds * self.checkpoint_factor * self._noise(self.terms_sigma),
+            "shutdown": 0.5 * self._noise(self.terms_sigma),
         }
         self.pace *= self._noise(self.drift_sigma)
         is_cpu = plan.hw.card.kind is CardKind.cpu

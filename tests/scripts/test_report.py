@@ -14,7 +14,7 @@ from preflight.plan import RunPlan
 from preflight.planfile import to_jsonable
 from preflight.record import append_line
 from preflight.units import GIB
-from scripts import report
+from scripts import report, report_rows, report_tables
 
 MakePlan = Callable[..., RunPlan]
 
@@ -134,16 +134,16 @@ def test_report_leaves_the_totals_of_a_part_of_a_run_out_and_says_so(
     make_plan: MakePlan, steps: tuple[int, int], exit_code: int, ending: str
 ) -> None:
     part = record(make_plan, wall=4.0, steps=steps, exit_code=exit_code)
-    lines = report.summary([record(make_plan), part])
+    lines = report_tables.summary([record(make_plan), part])
     assert "wall time    median error  10.0% of 1,  10.0% of the last 1, band held 1 of 1" in lines
     assert "step         median error 100.0% of 2, 100.0% of the last 2" in lines
     assert lines[-1] == "left out of wall time and cost: 1 run that did not do all steps in one go"
-    assert report.cell(report.pair_of(part, "wall_seconds"), str) == "100.0 > 4.0"
-    assert report.outcome(part) == ending
+    assert report_tables.cell(report_rows.pair_of(part, "wall_seconds"), str) == "100.0 > 4.0"
+    assert report_rows.outcome(part) == ending
 
 
 def test_report_of_whole_runs_leaves_nothing_out(make_plan: MakePlan) -> None:
-    assert not [line for line in report.summary([record(make_plan)]) if "left out" in line]
+    assert not [line for line in report_tables.summary([record(make_plan)]) if "left out" in line]
 
 
 def test_report_plots_whole_runs_only(make_plan: MakePlan, tmp_path: Path) -> None:
