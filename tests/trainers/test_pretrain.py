@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from conf.choices import Float32Matmul
+from conf.choices import Attention, Float32Matmul
 from preflight.actual import Actual
 from preflight.errors import TrainingFailed
 from preflight.plan import Precision, RunPlan
@@ -105,8 +105,9 @@ def test_train_says_unknown_when_rate_and_price_are(small_plan: Plans, make_job:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_train_resumes_exactly_when_stopped(small_plan: Plans, make_job: Jobs, dropout: float):
-    plan = small_plan(dropout=dropout, n_steps=10)
+@pytest.mark.parametrize("kernels", [{}, {"attention": Attention.eager, "loss_chunk_tokens": 24}])
+def test_train_resumes_exactly_when_stopped(small_plan: Plans, make_job: Jobs, dropout: float, kernels: dict[str, Any]):
+    plan = small_plan(dropout=dropout, n_steps=10, trainer=kernels)
     undisturbed, stopped = make_job(plan, "undisturbed"), make_job(plan, "stopped", stop=StopAt(5, "SIGTERM"))
     train(undisturbed)
     assert train(stopped).n_steps_done == 5
@@ -169,8 +170,15 @@ def test_train_names_the_step_when_the_loss_is_not_finite(small_plan: Plans, mak
 
 def test_train_gives_the_same_weights_however_the_batch_is_cut(small_plan: Plans, make_job: Jobs):
     states = []
-    for micro_batch_size, grad_accum_steps in ((8, 1), (2, 4), (1, 8)):
-        plan = small_plan(micro_batch_size=micro_batch_size, grad_accum_steps=grad_accum_steps, n_steps=4)
+    for micro_batch_size, grad_accum_steps, kernels in (
+        (8, 1, {}),
+        (2, 4, {}),
+        (1, 8, {}),
+        (4, 2, {"attention": Attention.eager, "loss_chunk_tokens": 24}),
+    ):
+        plan = small_plan(
+            micro_batch_size=micro_batch_size, grad_accum_steps=grad_accum_steps, n_steps=4, trainer=kernels
+        )
         job = make_job(plan, f"cut-{micro_batch_size}")
         train(job)
         states.append(last_state(job)["model"])
