@@ -76,7 +76,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
 
     # ---- model and optimizer
     meters.attach(device)
-    raw_model = build_model(plan, device)
+    raw_model = build_model(plan, sharding.birthplace(trainer, world, device))
     sharding.shard(raw_model, trainer, world, device)
     optimizer = make_optimizer(raw_model, trainer, sharding.maker(trainer, world))
     scaler = make_scaler(trainer.precision, device)

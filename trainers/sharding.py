@@ -35,6 +35,11 @@ from trainers.precision import AUTOCAST_DTYPES
 SLICED = (Parallel.zero2, Parallel.zero3)
 
 
+def birthplace(trainer: TrainerPlan, world: World, device: torch.device) -> torch.device:
+    """Where the whole model is made: on the host when no device could hold it; `shard` moves it a block at a time."""
+    return torch.device("cpu") if world.world_size > 1 and trainer.parallel in SLICED else device
+
+
 def shard(model: nn.Module, trainer: TrainerPlan, world: World, device: torch.device) -> None:
     """In place, before the optimizer is made: parameters become slices where the plan says so."""
     if world.world_size == 1 or trainer.parallel not in SLICED:
