@@ -19,7 +19,7 @@ class Actual:
     tokens_per_second: float | None
     mfu: float | None
     wall_seconds: float | None  # since launch.py started
-    wall_terms_seconds: Mapping[str, float]  # startup, compile, steps, evaluations, checkpoints, data, shutdown
+    wall_terms_seconds: Mapping[str, float]  # startup, data, compile, steps, data_wait, evaluations, ...
     cost_usd: float | None
     energy_kwh: float | None
     co2_kg: float | None

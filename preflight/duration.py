@@ -6,7 +6,7 @@ Steps alone make a short job's bill wrong: a 60-second run spends a fifth of its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log2, sqrt
 
 from conf.choices import DataKind, TrackingBackend
@@ -51,6 +51,7 @@ class WallEstimate:
 
     seconds: Band | None
     terms_seconds: Mapping[str, float]  # sum to seconds.mid
+    bands: Mapping[str, Band] = field(default_factory=dict)  # the same terms with their edges
 
 
 def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) -> WallEstimate:
@@ -74,7 +75,8 @@ def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) 
         again = bands["restarts"] = restarts(plan, spot, total, step.seconds.mid, bands)
         edges = {edge: getattr(total, edge) + getattr(again, edge) for edge in ("low", "mid", "high")}
         total = Band(**edges, source=total.source)  # not by quadrature: a longer run is interrupted more often
-    return WallEstimate(seconds=total, terms_seconds={name: band.mid for name, band in bands.items()})
+    mids = {name: band.mid for name, band in bands.items()}
+    return WallEstimate(seconds=total, terms_seconds=mids, bands=bands)
 
 
 def _sum(bands: Mapping[str, Band], source: str) -> Band:

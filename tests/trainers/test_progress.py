@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from preflight.actual import flat_actual
+from preflight.bill import make_bill
+from preflight.flat import flat_estimate
 from preflight.plan import RunPlan
 from trainers import checkpoint
 from trainers.job import Job
@@ -60,6 +63,18 @@ def test_train_saves_before_it_says_a_word_when_asked_to_stop(small_plan: Plans,
     job = make_job(small_plan(), progress=listener, stop=Asked())
     assert train(job).exit_code == 143
     assert next(n for text, n in listener.seen if text.startswith("step 1/8")) == 1
+
+
+def test_the_history_has_the_names_of_the_summary_and_of_the_bill(small_plan: Plans, make_job: Jobs):
+    job = make_job(small_plan(n_steps=20), watts=100.0)
+    summary = flat_actual(train(job))
+    names = {name for line in (job.run_dir / "metrics.jsonl").read_text().splitlines() for name in json.loads(line)}
+    assert {name for name in names if name.startswith("actual/")} <= set(summary)
+    billed = {name.partition("/")[2] for name in flat_estimate(make_bill(job.plan, ()).estimate)}
+    forecast = {name.partition("/")[2] for name in names if name.startswith("forecast/")}
+    leaves = {leaf.removesuffix("_low").removesuffix("_high") for leaf in forecast}
+    assert leaves - billed == {"remaining_seconds", "end_unix_seconds"}  # before a run nobody asks
+    assert names - forecast >= {"step", "train/loss", "val/loss", "learning_rate", "grad_norm", "n_tokens"}
 
 
 def test_forget_metrics_skips_torn_lines(tmp_path: Path):
