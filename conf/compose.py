@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -47,6 +48,7 @@ class _Flags:
     help: bool = False
     cfg: bool = False
     multirun: bool = False
+    completion: str | None = None
 
 
 def compose(argv: Sequence[str]) -> Request:
@@ -56,6 +58,8 @@ def compose(argv: Sequence[str]) -> Request:
         from conf.help import help_page
 
         return Request(config=None, grid=(), text=help_page(), overrides=tuple(lines), notes=notes)
+    if flags.completion is not None:
+        return Request(config=None, grid=(), text=flags.completion, overrides=tuple(lines), notes=notes)
     given, repeated = last_ones(phrases(lines))
     notes = (*notes, *repeated)
     parsed, faults = judge.judge_all(given, multirun=flags.multirun)
@@ -100,6 +104,10 @@ def _split(argv: Sequence[str]) -> tuple[_Flags, list[str], tuple[str, ...], lis
             kind = word.partition("=")[2] if "=" in word else (words.pop(0) if words else "")
             if kind != "job":
                 problems.append(_cfg_problem(kind))
+        elif word in ("-sc", "--shell-completion") or word.startswith("--shell-completion="):
+            argument = word.partition("=")[2] if "=" in word else (words.pop(0) if words else "")
+            flags.completion, fault = _completion(argument)
+            problems += [] if fault is None else [fault]
         elif word.replace("-", "_").startswith("__local_rank"):
             notes.append(
                 f"ignored {word}: torch.distributed.launch adds it; torchrun passes the rank in the environment"
@@ -107,6 +115,12 @@ def _split(argv: Sequence[str]) -> tuple[_Flags, list[str], tuple[str, ...], lis
         else:
             lines.append(word)
     return flags, lines, tuple(notes), problems
+
+
+def _completion(argument: str) -> tuple[str | None, Problem | None]:
+    from conf.completion import completion  # runs and bills do not pay for it
+
+    return completion(argument, os.environ)
 
 
 def _cfg_problem(kind: str) -> Problem:

@@ -26,6 +26,8 @@ COMMON = {
     "lowering.policy": "what to do when over a budget",
     "lowering.keep": "what stays: batch, precision, model",
     "lowering.allow_model": "a smaller model may be chosen",
+    "lowering.raise_batch": "take a larger batch where it is faster",
+    "lowering.show": "ladder: what each lowering would save",
     "tracking.notes": "a word on this run",
     "dry_run": "the bill only",
     "report": "",
@@ -58,7 +60,8 @@ Choices (GROUP=NAME)
 
 TAIL = """
 Every option: --cfg job prints the whole configuration; conf/schema.py explains it.
-Flags: -h --help, -m --multirun (a,b are several values), --cfg job.
+Flags: -h --help, -m --multirun (a,b are several values, grid.csv=FILE keeps the rows), --cfg job.
+Completion: eval "$(python launch.py --shell-completion install=bash)"   (or zsh; fish: | source)
 Exit codes: 0 done or go, 2 configuration or data, 3 over budget, 4 wrong machine, 5 failed,
 6 stopped at the budget, 130/143 interrupted; a checkpoint is saved in both.
 """

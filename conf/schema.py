@@ -243,6 +243,14 @@ class CalibrateConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class GridConfig:
+    """Of `-m`: where else to write its rows. None: no file."""
+
+    csv: str | None = None
+    json: str | None = None
+
+
+@dataclass(kw_only=True, slots=True)
 class Config:
     """Everything `python launch.py` accepts."""
 
@@ -264,4 +272,5 @@ class Config:
     plan: str | None = None  # a plan.json to replay
     action: Action = Action.train
     compare: CompareConfig = field(default_factory=CompareConfig)
+    grid: GridConfig = field(default_factory=GridConfig)
     calibrate: CalibrateConfig = field(default_factory=CalibrateConfig)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 from conf.choices import ReportChoice
 from conf.schema import Config
+from launcher.files import write_whole
 from launcher.output import say
 from preflight.compare import Comparison, compare
-from preflight.errors import ConfigError, ExitCode, Problem
+from preflight.errors import ExitCode
 from preflight.machine.snapshot import probe
 from preflight.report.compare import compare_csv, compare_document, compare_exit_code, compare_text
 
@@ -30,28 +30,13 @@ def compared(config: Config, command: str, records: Records, probes: Records) ->
 def show(comparison: Comparison, report: ReportChoice) -> ExitCode:
     """Files first, then the table or the one JSON document."""
     if comparison.options.csv is not None:
-        _write("csv", comparison.options.csv, compare_csv(comparison).encode())
+        write_whole("compare.csv", comparison.options.csv, compare_csv(comparison).encode())
     if comparison.options.png is not None:
         from preflight.report.scatter import compare_png  # matplotlib: half a second
 
-        _write("png", comparison.options.png, compare_png(comparison))
+        write_whole("compare.png", comparison.options.png, compare_png(comparison))
     if report is ReportChoice.json:
         say(json.dumps(compare_document(comparison), allow_nan=False))
     else:
         say(compare_text(comparison, is_full=report is ReportChoice.full).removesuffix("\n"))
     return compare_exit_code(comparison)
-
-
-def _write(option: str, name: str, content: bytes) -> None:
-    """Beside its place, then renamed: what is there is the old file or the whole new one."""
-    path = Path(name).expanduser()
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        problem = Problem(
-            path=f"compare.{option}", value=name, message=error.strerror or str(error), fix="another file"
-        )
-        raise ConfigError([problem]) from error

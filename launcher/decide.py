@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from conf.choices import Action, ReportChoice
 from conf.compose import Request, compose, sound_part
 from conf.schema import Config
+from launcher.files import refuse_without_grid
 from launcher.finish import record
 from launcher.killed import record_killed
 from launcher.new_budget import budget_options, freeze, plan_within, refuse_past_deadline
@@ -147,6 +148,7 @@ def _answer(argv: Sequence[str]) -> Answer:
         return Answer(exit_code=bills_and_runs(request))
     config = request.config
     _check_runs_dir(config)
+    refuse_without_grid(config)
     machine = probe(Path(config.runs_dir))
     if config.resume is not None or config.plan is not None:
         return _frozen(config, machine, request)

@@ -14,12 +14,14 @@ from typing import Any
 
 from conf.choices import Action, ReportChoice
 from conf.compose import GridRow, Request
+from conf.schema import Config
 from launcher.decide import planned
+from launcher.files import path_problems, write_whole
 from launcher.output import complain, say
 from preflight.bill import Bill, for_launch, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
-from preflight.report.render import bill_document, error_document, grid_error_row, grid_header, grid_row
+from preflight.report.render import bill_document, error_document, grid_csv, grid_error_row, grid_header, grid_row
 from trainers.backends import local
 from trainers.signals import PARENT_VARIABLE
 
@@ -44,9 +46,19 @@ def bills_and_runs(request: Request) -> int:
             say(line)
     if not request.grid[0].config.dry_run:
         documents, codes = _launch_all(request.grid, documents, as_json=as_json)
+    document = {"schema_version": 1, "rows": documents, "exit_code": _worst(codes)}
+    _write_files(request.grid[0].config, document)
     if as_json:
-        say(json.dumps({"schema_version": 1, "rows": documents, "exit_code": _worst(codes)}))
+        say(json.dumps(document))
     return _worst(codes)
+
+
+def _write_files(config: Config, document: Document) -> None:
+    """The only thing that a grid of dry runs writes."""
+    if config.grid.csv is not None:
+        write_whole("grid.csv", config.grid.csv, grid_csv(document["rows"]).encode())
+    if config.grid.json is not None:
+        write_whole("grid.json", config.grid.json, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def _launch_all(rows: Sequence[GridRow], bills: list[Document], *, as_json: bool) -> tuple[list[Document], list[int]]:
@@ -67,6 +79,9 @@ def _launch_all(rows: Sequence[GridRow], bills: list[Document], *, as_json: bool
 def _refuse_what_is_no_grid(request: Request) -> None:
     """A comparison is a table already, and a frozen plan is one plan."""
     problems = []
+    first = request.grid[0].config
+    for option, name in (("grid.csv", first.grid.csv), ("grid.json", first.grid.json)):
+        problems += [] if name is None else path_problems(option, name)
     for row in request.grid:
         frozen = {"plan": row.config.plan, "resume": row.config.resume}
         if row.config.action is Action.calibrate:
@@ -105,9 +120,10 @@ def _launch(row: GridRow, group: str, *, as_json: bool) -> tuple[int, Document |
     """A fresh process a job, so that none inherits memory or counters from the one before; its document, if any."""
     launch = Path(__file__).resolve().parents[1] / "launch.py"
     grouping = [] if row.config.tracking.group else [f"tracking.group={group}"]
+    own = [override for override in row.overrides if not override.lstrip("+").startswith("grid.")]
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen(
-            [sys.executable, str(launch), *row.overrides, *grouping],
+            [sys.executable, str(launch), *own, *grouping],
             stdout=told if as_json else None,
             env=os.environ | {PARENT_VARIABLE: str(os.getpid())},
             start_new_session=True,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from preflight.bill import Bill
 from preflight.errors import ConfigError, PreflightError
 from preflight.money import format_money
 from preflight.report.text import DECISION_WORDS, machine_mismatch
 from preflight.report.words import UNKNOWN
-from preflight.units import format_bytes, format_seconds
+from preflight.units import SECONDS_PER_HOUR, format_bytes, format_seconds
 from preflight.verdict.judge import Decision
 
 LAYOUT = "{model:<11} {hw:<10} {verdict:<11} {batch:>6} {memory:>15} {time:>9} {money:>7}"
@@ -52,6 +57,51 @@ def grid_error_row(job: str, error: PreflightError) -> str:
         + (f"{'' if what.endswith('?') else '.'} {fix}" if fix else "")
         + (f" (and {n_more} more)" if n_more > 0 else "")
     )
+
+
+CSV_COLUMNS = (
+    "job", "exit_code", "verdict", "model", "hw", "micro_batch_size", "grad_accum_steps", "precision",
+    "memory_mid_bytes", "memory_high_bytes", "memory_usable_bytes", "hours_low", "hours_mid", "hours_high",
+    "cost_usd_low", "cost_usd_mid", "cost_usd_high", "energy_kwh_mid", "over", "changes", "problem",
+)  # fmt: skip
+
+
+def grid_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """All rows of the grid's JSON document with a header; an empty cell is unknown."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=CSV_COLUMNS, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(_flat(row) for row in rows)
+    return text.getvalue()
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    problems = row.get("problems", ())
+    cells = {"job": row["job"], "exit_code": row["exit_code"]}
+    if "estimate" not in row:
+        told = "; ".join(f"{p['path']}={p['value']}: {p['message']}" if p["path"] else p["message"] for p in problems)
+        return cells | {"verdict": "error", "problem": told}
+    plan, estimate, verdict = row["plan"], row["estimate"], row["verdict"]
+    memory, trainer = estimate["memory"], plan["trainer"]
+    return cells | {
+        "verdict": verdict["decision"],
+        "model": plan["model"]["name"],
+        "hw": plan["hw"]["declared"],
+        **{name: trainer[name] for name in ("micro_batch_size", "grad_accum_steps", "precision")},
+        "memory_mid_bytes": memory["device_bytes"]["mid"],
+        "memory_high_bytes": memory["device_bytes"]["high"],
+        "memory_usable_bytes": memory["usable_bytes"],
+        **_edges("hours", estimate["wall_seconds"], SECONDS_PER_HOUR),
+        **_edges("cost_usd", estimate["cost_usd"], 1.0),
+        "energy_kwh_mid": (estimate["energy_kwh"] or {}).get("mid"),
+        "over": " ".join(violation["budget"] for violation in verdict["violations"]),
+        "changes": "; ".join(f"{c['field']} {c['old']} -> {c['new']}" for c in verdict["changes"]),
+    }
+
+
+def _edges(name: str, band: Mapping[str, float] | None, unit: float) -> dict[str, float | None]:
+    edges = ("low", "mid", "high")
+    return {f"{name}_{edge}": None if band is None else band[edge] / unit for edge in edges}
 
 
 def _verdict(bill: Bill) -> str:

@@ -11,7 +11,7 @@ from conf.choices import ReportChoice
 from preflight.bill import Bill
 from preflight.report.comparison import actual_text
 from preflight.report.document import bill_document, error_document
-from preflight.report.grid import grid_error_row, grid_header, grid_row
+from preflight.report.grid import grid_csv, grid_error_row, grid_header, grid_row
 from preflight.report.text import bill_text
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "bill_document",
     "bill_text",
     "error_document",
+    "grid_csv",
     "grid_error_row",
     "grid_header",
     "grid_row",
