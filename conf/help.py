@@ -27,7 +27,7 @@ COMMON = {
     "lowering.keep": "what stays: batch, precision, model",
     "lowering.allow_model": "a smaller model may be chosen",
     "lowering.raise_batch": "take a larger batch where it is faster",
-    "lowering.show": "ladder: what each lowering would save",
+    "lowering.show": "what each lowering would save",
     "tracking.notes": "a word on this run",
     "dry_run": "the bill only",
     "report": "",
