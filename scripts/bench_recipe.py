@@ -4,9 +4,10 @@ python scripts/bench_recipe.py                          model=tiny on the embedd
 python scripts/bench_recipe.py --model gpt2_10m --tokens 16000000 --seeds 3 --fractions 0.5 0.75
 
 Both train the same shape on the same data, batch, sequence and machine, in turn, each run with a schedule of its own
-length. The baseline reads all the tokens, the modern recipe a fraction of them. For each seed the fraction that reaches
-the baseline's held-out loss is interpolated between the runs (in the logarithm of the tokens), never beyond them:
-"at most" is then what is shown. Time is that of the steps, measured alike; compile and start-up are left out.
+length. The baseline reads all the tokens, at the best of several learning rates (found with the first seed); the modern
+recipe, which is not tuned, a fraction of them. For each seed the fraction that reaches the baseline's held-out loss is
+interpolated between the runs (in the logarithm of the tokens), never beyond them: "at most" is then what is shown.
+Time is that of the steps, measured alike; compile and start-up are left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from statistics import mean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+FIRST_SEED = 1337
 RECIPES = {"nanogpt": (), "modern": ("experiment=modern",)}
 
 
@@ -32,6 +37,7 @@ class Trial:
     """One run."""
 
     n_tokens: int
+    learning_rate: float
     val_loss: float
     steps_seconds: float
 
@@ -50,55 +56,77 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
     options = parser.parse_args(arguments)
     common = [f"model={options.model}", f"data.dir={options.data_dir}", *options.overrides]
-    needed = []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(1337, 1337 + options.seeds):
-            base = run([*common, f"seed={seed}"], "nanogpt", options.tokens, Path(folder))
-            show(seed, "nanogpt", 1.0, base, base)
-            trials = []
-            for fraction in sorted(options.fractions):
-                trial = run([*common, f"seed={seed}"], "modern", round(fraction * base.n_tokens), Path(folder))
-                show(seed, "modern", trial.n_tokens / base.n_tokens, trial, base)
-                trials.append(trial)
-                if trial.val_loss < base.val_loss:  # more would only be better
-                    break
-            needed.append(fraction_needed(base, trials))
-            print(
-                f"seed {seed}: {told(base, trials)} of the tokens to a held-out loss of {base.val_loss:.4f}", flush=True
-            )
-    if any(fraction is None for fraction in needed):
+    bench = Bench(common, options.tokens)
+    rate, needed = bench.best_rate(options.rates), []
+    for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
+        base = bench.run(seed, "nanogpt", options.tokens, rate)
+        trials: list[Trial] = []
+        for fraction in sorted(options.fractions):
+            trials.append(bench.run(seed, "modern", round(fraction * base.n_tokens)))
+            if trials[-1].val_loss < base.val_loss:  # more would only be better
+                break
+        needed.append(fraction_needed(base, trials))
+        print(f"seed {seed}: {told(base, trials)} of the tokens to a held-out loss of {base.val_loss:.4f}, "
+              f"{trials[-1].steps_seconds / base.steps_seconds:.2f}x the time for {trials[-1].val_loss:.4f}", flush=True)  # fmt: skip
+    fractions = [fraction for fraction in needed if fraction is not None]
+    if len(fractions) < len(needed):
         print("the modern recipe did not reach the baseline's loss")
         return 1
-    fractions = [fraction for fraction in needed if fraction is not None]
     print(f"mean of {len(fractions)} seeds: {mean(fractions):.0%} of the tokens, worst {max(fractions):.0%}")
     return 0 if max(fractions) <= options.wanted else 1
 
 
-def run(overrides: list[str], recipe: str, n_tokens: int | None, folder: Path) -> Trial:
-    """One real run in a process of its own."""
+class Bench:
+    """Real runs in processes of their own; the same one is not run twice."""
+
+    def __init__(self, common: list[str], n_tokens: int | None) -> None:
+        self.common, self.n_tokens, self.done = common, n_tokens, dict[tuple[Any, ...], Trial]()
+
+    def best_rate(self, multiples: Sequence[float]) -> float:
+        """The baseline's, by held-out loss with the first seed."""
+        losses = {multiple: self.run(FIRST_SEED, "nanogpt", self.n_tokens, multiple).val_loss for multiple in multiples}
+        return min(losses, key=losses.__getitem__)
+
+    def run(self, seed: int, recipe: str, n_tokens: int | None, rate: float = 1.0) -> Trial:
+        """And a line about it."""
+        key = (seed, recipe, n_tokens, rate)
+        if key not in self.done:
+            self.done[key] = trial = train([*self.common, f"seed={seed}"], recipe, n_tokens, rate)
+            print(
+                f"seed {seed} {recipe:<8} {trial.n_tokens:>12,} tokens  learning rate {trial.learning_rate:.2g}"
+                f"  held-out loss {trial.val_loss:.4f}  {trial.steps_seconds:7.1f} s of steps",
+                flush=True,
+            )
+        return self.done[key]
+
+
+def train(overrides: list[str], recipe: str, n_tokens: int | None, rate: float) -> Trial:
+    """One real run."""
     quiet = ["tracking=none", "calibration=off", "budget.max_hours=null", "trainer.checkpoint_interval=1000000"]
     length = [] if n_tokens is None else [f"trainer.total_tokens={n_tokens}"]
-    runs_dir = Path(tempfile.mkdtemp(dir=folder))
-    command = [
-        sys.executable,
-        str(ROOT / "launch.py"),
-        f"runs_dir={runs_dir}",
-        *RECIPES[recipe],
-        *overrides,
-        *length,
-        *quiet,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    (run_dir,) = (path.parent for path in runs_dir.glob("*/actual.json"))
-    actual: dict[str, Any] = json.loads((run_dir / "actual.json").read_text())["actual"]
-    trainer = json.loads((run_dir / "plan.json").read_text())["plan"]["trainer"]
+    tuned = [] if rate == 1.0 else [f"trainer.learning_rate={rate * recipe_rate(overrides):.6g}"]
+    with tempfile.TemporaryDirectory() as runs_dir:
+        command = [sys.executable, str(ROOT / "launch.py"), f"runs_dir={runs_dir}", *RECIPES[recipe]]
+        command += [*overrides, *length, *tuned, *quiet]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        (run_dir,) = (path.parent for path in Path(runs_dir).glob("*/actual.json"))
+        actual: dict[str, Any] = json.loads((run_dir / "actual.json").read_text())["actual"]
+        trainer = json.loads((run_dir / "plan.json").read_text())["plan"]["trainer"]
     return Trial(
         n_tokens=trainer["n_steps"] * trainer["tokens_per_step"],
+        learning_rate=trainer["learning_rate"],
         val_loss=actual["val_loss"],
         steps_seconds=actual["wall_terms_seconds"]["steps"],
     )
+
+
+def recipe_rate(overrides: Sequence[str]) -> float:
+    """The learning rate of the model's own recipe."""
+    from launch import bill
+
+    return bill(*overrides, "calibration=off", "lowering.policy=off", "trainer.n_steps=1").plan.trainer.learning_rate
 
 
 def fraction_needed(base: Trial, trials: Sequence[Trial]) -> float | None:
@@ -123,16 +151,6 @@ def told(base: Trial, trials: Sequence[Trial]) -> str:
         return "more than all tried"
     is_bound = trials[0].val_loss <= base.val_loss
     return f"{'at most ' if is_bound else ''}{fraction:.0%}"
-
-
-def show(seed: int, recipe: str, fraction: float, trial: Trial, base: Trial) -> None:
-    """A line a run."""
-    time_ratio = trial.steps_seconds / base.steps_seconds
-    print(
-        f"seed {seed} {recipe:<8} {trial.n_tokens:>12,} tokens ({fraction:4.0%})  held-out loss {trial.val_loss:.4f}"
-        f"  {trial.steps_seconds:7.1f} s of steps ({time_ratio:.2f}x)",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":
