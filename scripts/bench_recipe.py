@@ -49,9 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--tokens", type=int, help="of the baseline (default: the model's recipe)")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument(
-        "--fractions", type=float, nargs="+", default=[0.25, 0.5, 0.75], help="of the baseline's tokens"
-    )
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 2.0, 4.0], help="times the learning rate")
+    parser.add_argument("--fractions", type=float, nargs="+", default=[0.125, 0.25, 0.5, 0.75], help="of the tokens")
     parser.add_argument("--wanted", type=float, default=0.75, help="fraction of the tokens that passes")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
     options = parser.parse_args(arguments)
@@ -66,8 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if trials[-1].val_loss < base.val_loss:  # more would only be better
                 break
         needed.append(fraction_needed(base, trials))
-        print(f"seed {seed}: {told(base, trials)} of the tokens to a held-out loss of {base.val_loss:.4f}, "
-              f"{trials[-1].steps_seconds / base.steps_seconds:.2f}x the time for {trials[-1].val_loss:.4f}", flush=True)  # fmt: skip
+        last, time_ratio = trials[-1].val_loss, trials[-1].steps_seconds / base.steps_seconds
+        print(f"seed {seed}: {told(base, trials)} of the tokens to a held-out loss of {base.val_loss:.4f}")
+        print(f"seed {seed}: {last:.4f} after {time_ratio:.2f}x the time", flush=True)
     fractions = [fraction for fraction in needed if fraction is not None]
     if len(fractions) < len(needed):
         print("the modern recipe did not reach the baseline's loss")
