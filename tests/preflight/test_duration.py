@@ -57,7 +57,7 @@ def test_steps_are_steps_times_their_mean() -> None:
     plan = build_plan(n_steps=500)
     step = estimate_step_time(plan).seconds
     assert step is not None
-    assert wall_of(plan).terms_seconds["steps"] == pytest.approx(500 * step.mid * duration.SLOW_STEPS_FACTOR)
+    assert wall_of(plan).terms_seconds["steps"] == pytest.approx(500 * step.mid)
 
 
 @pytest.mark.parametrize(
