@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: run test check format clean
+.PHONY: run test verify check format clean
 
 $(VENV)/.ready: requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +15,9 @@ run: $(VENV)/.ready  ## the main job: the bill, a real training run, estimated a
 
 test: $(VENV)/.ready  ## the whole suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+verify: $(VENV)/.ready  ## outputs of the newest run, or of RUN=runs/...: there, sound, in agreement
+	PYTHON=$(BIN)/python scripts/verify.sh $(RUN)
 
 check: $(VENV)/.ready  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
