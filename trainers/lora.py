@@ -35,12 +35,10 @@ class AdaptedLinear(nn.Linear):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.scale = trainer.lora_alpha / trainer.lora_rank
-        self.slices = dict[str, slice]()
+        self.widths = parts
         self.quantized: tuple[Tensor, Any] | None = None
-        self.lora_A, self.lora_B, start = nn.ParameterDict(), nn.ParameterDict(), 0
+        self.lora_A, self.lora_B = nn.ParameterDict(), nn.ParameterDict()
         for name, width in parts.items():
-            self.slices[name] = slice(start, start + width)
-            start += width
             if name in adapted:
                 self.lora_A[name] = nn.Parameter(torch.empty(trainer.lora_rank, linear.in_features))
                 self.lora_B[name] = nn.Parameter(torch.zeros(width, trainer.lora_rank))
@@ -49,12 +47,12 @@ class AdaptedLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out). Kept for backward: x, and what A makes of it."""
         y = self._frozen(x)
-        for name, down in self.lora_A.items():
-            update = F.linear(F.linear(x, down), self.lora_B[name])
-            y[..., self.slices[name]] += (
-                self.scale * update
-            )  # in place: a linear's output is not needed for its backward
-        return y
+        if not self.lora_A:  # quantised alone
+            return y
+        down = torch.cat([*self.lora_A.values()])
+        blocks = [self.lora_B[name] if name in self.lora_B else down.new_zeros(n, 0) for name, n in self.widths.items()]
+        narrow = F.linear(x, down)  # (..., the ranks of all parts, side by side)
+        return y + self.scale * F.linear(narrow, torch.block_diag(*blocks))
 
     def _frozen(self, x: Tensor) -> Tensor:
         if self.quantized is None:
@@ -74,10 +72,14 @@ class AdaptedLinear(nn.Linear):
     def merged(self) -> Tensor:
         """What one matrix would have to be to do the same."""
         weight = self.weight if self.quantized is None else _dequantized(*self.quantized)
-        weight = weight.detach().float().clone()
-        for name, down in self.lora_A.items():
-            weight[self.slices[name]] += self.scale * (self.lora_B[name].detach() @ down.detach())
-        return weight
+        weight = weight.detach().float()
+        updates = [
+            self.lora_B[name].detach() @ self.lora_A[name].detach()
+            if name in self.lora_A
+            else weight.new_zeros(width, self.in_features)
+            for name, width in self.widths.items()
+        ]
+        return weight + self.scale * torch.cat(updates)
 
 
 def _dequantized(packed: Tensor, state: Any) -> Tensor:

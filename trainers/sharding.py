@@ -47,18 +47,15 @@ def shard(model: nn.Module, trainer: TrainerPlan, world: World, device: torch.de
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    numerics = MixedPrecisionPolicy(
-        param_dtype=AUTOCAST_DTYPES.get(trainer.precision), reduce_dtype=torch.float32, output_dtype=torch.float32
-    )
-    options: dict[str, Any] = {
-        "mesh": init_device_mesh(device.type, (world.world_size,)),
-        "reshard_after_forward": trainer.parallel is Parallel.zero3,
-    }
+    compute = AUTOCAST_DTYPES.get(trainer.precision)
+    mesh = init_device_mesh(device.type, (world.world_size,))
+    in_blocks = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+    outside = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, output_dtype=torch.float32)
     for block in model.transformer["h"]:  # type: ignore[index]
         if trainer.compile:
             block.compile()  # each alone: the gathering between them is no part of a graph
-        fully_shard(block, mp_policy=MixedPrecisionPolicy(numerics.param_dtype, numerics.reduce_dtype), **options)
-    fully_shard(model, mp_policy=numerics, **options)
+        fully_shard(block, mesh=mesh, mp_policy=in_blocks, reshard_after_forward=trainer.parallel is Parallel.zero3)
+    fully_shard(model, mesh=mesh, mp_policy=outside, reshard_after_forward=False)  # its backward pass comes at once
     distributed.keep_until_exit(model)
 
 

@@ -14,7 +14,7 @@ import torch
 from conf.choices import Activation, Adapter, AdapterTargets, Norm, Positions
 from preflight.errors import ConfigError
 from preflight.params import adapter_params
-from preflight.plan import Precision, RunPlan
+from preflight.plan import Checkpointing, Precision, RunPlan
 from scripts.export_hf import main as export_hf
 from trainers import build, checkpoint, hf_weights, lora
 from trainers.gpt import GPT
@@ -90,6 +90,20 @@ def test_only_adapters_get_gradients_and_each_of_them_does(small_plan: Plans):
     for name, parameter in model.named_parameters():
         assert (parameter.grad is not None) is (".lora_" in name)
         assert parameter.grad is None or parameter.grad.any()
+
+
+@pytest.mark.parametrize("targets", AdapterTargets)
+def test_recomputation_changes_no_gradient_of_an_adapter(small_plan: Plans, targets: AdapterTargets):
+    gradients = []
+    for checkpointing in Checkpointing:
+        trainer = LORA | {"activation_checkpointing": checkpointing, "lora_targets": targets}
+        model = build.build_model(with_llama(small_plan(trainer=trainer)))
+        torch.manual_seed(3)
+        for parameter in trained(model):
+            parameter.data += 0.05 * torch.randn_like(parameter)
+        model(*batch()).backward()
+        gradients.append([parameter.grad for parameter in trained(model)])
+    torch.testing.assert_close(gradients[1:], [gradients[0]] * 2)
 
 
 def test_frozen_matrices_have_16_bits_where_matmuls_do(small_plan: Plans):

@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conf.choices import Optimizer, OptimizerKernel, Parallel
 from preflight.machine.snapshot import World
-from preflight.plan import Precision, RunPlan
+from preflight.plan import Checkpointing, Precision, RunPlan
 from trainers import checkpoint, sharding
 from trainers.gpt import GPT
 from trainers.job import Job, NeverStop
@@ -67,7 +67,8 @@ def test_ranks_that_share_states_train_what_whole_ones_do(small_plan: Plans, mak
         resumed.append(make_job(jobs[kind].plan, f"resumed-{kind.value}", resume=True))
     muon = changed(two, optimizer=Optimizer.muon)
     muons = [make_job(changed(muon, parallel=kind), f"muon-{kind.value}") for kind in (Parallel.ddp, Parallel.zero1)]
-    half = make_job(changed(two, parallel=Parallel.zero3, precision=Precision.bf16), "bf16")
+    other_parts = {"loss_chunk_tokens": 24, "activation_checkpointing": Checkpointing.selective}
+    half = make_job(changed(two, parallel=Parallel.zero3, precision=Precision.bf16, **other_parts), "bf16")
     train_on_two_ranks(*jobs.values(), stopped, *resumed, *muons, half)
 
     assert train(replace(stopped, plan=one, stop=NeverStop(), resume=True)).n_steps_done == 6  # on one rank
