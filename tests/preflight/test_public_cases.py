@@ -140,7 +140,7 @@ def test_money_that_buys_a_third_of_the_run_is_refused_before_it_is_spent():
     assert wall.seconds.mid > 10 * SECONDS_PER_HOUR
     bill = make_bill(plan, ())
     assert bill.exit_code is ExitCode.OVER_BUDGET
-    assert [violation.budget for violation in bill.verdict.violations] == ["cost_usd"]
+    assert "cost_usd" in [violation.budget for violation in bill.verdict.violations]
     assert default_checkpoint_interval(6) <= 6
 
 
