@@ -12,7 +12,7 @@ from math import ceil
 
 from preflight.hw_plan import CardKind, HwPlan, Offer
 from preflight.plan import NO_CALIBRATION, Calibration
-from preflight.units import format_runs
+from preflight.units import SECONDS_PER_HOUR, format_runs
 
 POWER_UTILISATION = 0.8
 HOST_PER_CARDS_WATTS = 0.12
@@ -66,6 +66,17 @@ def billed_seconds(offer: Offer, seconds: float) -> float:
     if increment is None:
         return seconds
     return max(offer.billing.minimum_seconds, ceil(seconds / increment) * increment)
+
+
+def spent_usd(hw: HwPlan, usd_per_hour: float | None, wall_seconds: float, measured_kwh: float | None) -> float | None:
+    """What a run has cost: rent as it is billed; at home the joules that were counted, where they were."""
+    if usd_per_hour is None:
+        return None
+    tariff = hw.electricity.usd_per_kwh
+    if hw.offer.owned and measured_kwh is not None and tariff is not None:
+        own_usd_per_hour = hw.n_nodes * (hw.offer.usd_per_hour or 0.0)
+        return own_usd_per_hour * wall_seconds / SECONDS_PER_HOUR + measured_kwh * tariff
+    return usd_per_hour * billed_seconds(hw.offer, wall_seconds) / SECONDS_PER_HOUR
 
 
 def offer_rate(hw: HwPlan, offer: Offer, watts: float | None) -> tuple[float | None, str]:

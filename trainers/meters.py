@@ -11,7 +11,8 @@ import torch
 
 from preflight.actual import PEAKS, Actual, flat_actual
 from preflight.planfile import write_json
-from preflight.units import JOULES_PER_KWH, SECONDS_PER_HOUR
+from preflight.rates import spent_usd
+from preflight.units import JOULES_PER_KWH
 from trainers import distributed
 from trainers.card_meters import EnergyMeter
 from trainers.clocks import StepTimer, Stopwatch, Stream, TimedStream
@@ -136,7 +137,7 @@ class Meters:
             mfu=mfu(job.flops_per_step, step_seconds, job.peak_flops_per_second),
             wall_seconds=wall_seconds,
             wall_terms_seconds=terms_seconds,
-            cost_usd=None if job.usd_per_hour is None else job.usd_per_hour * wall_seconds / SECONDS_PER_HOUR,
+            cost_usd=spent_usd(plan.hw, job.usd_per_hour, wall_seconds, None if joules is None else energy_kwh),
             energy_kwh=energy_kwh,
             co2_kg=None if energy_kwh is None or g_co2_per_kwh is None else energy_kwh * g_co2_per_kwh / 1e3,
             n_steps_done=self.n_steps_done,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.hw_plan import HwPlan, Offer
+from preflight.hw_plan import Billing, HwPlan, Offer
 from preflight.plan import Calibration, Factor
-from preflight.rates import rates, watts_of
+from preflight.rates import rates, spent_usd, watts_of
 from tests.conftest import build_plan
 
 OWNED = Offer(provider="owned", instance="desk", usd_per_hour=0.0, as_of="2026-11-30", source="", owned=True)
@@ -71,3 +71,17 @@ def test_owned_hours_can_carry_an_amortisation() -> None:
 def test_unknown_tariff_is_unknown_money() -> None:
     hw = desk(watts=450.0)
     assert rates(replace(hw, electricity=replace(hw.electricity, usd_per_kwh=None))).usd_per_hour is None
+
+
+def test_rented_hours_have_cost_what_is_billed_and_owned_ones_what_was_counted():
+    """90.5 s at $3.60 an hour by the minute: 12 cents; 4.5 kWh at 0.8: 3.60, and 10 h of 20 cents of the purchase."""
+    rented = build_plan(usd_per_hour=3.6).hw
+    rented = replace(rented, offer=replace(rented.offer, billing=Billing(increment_seconds=60.0)))
+    assert spent_usd(rented, 3.6, 90.5, None) == pytest.approx(0.12)
+    assert spent_usd(rented, 3.6, 90.5, 4.5) == pytest.approx(0.12)
+    place = replace(rented.electricity, usd_per_kwh=0.8)
+    owned = replace(rented, offer=replace(rented.offer, owned=True, usd_per_hour=0.2), electricity=place)
+    owned = replace(owned, offer=replace(owned.offer, billing=Billing()))
+    assert spent_usd(owned, 9.9, 36_000.0, 4.5) == pytest.approx(3.6 + 2.0)
+    assert spent_usd(owned, 9.9, 36_000.0, None) == pytest.approx(99.0)
+    assert spent_usd(rented, None, 36_000.0, 4.5) is None
