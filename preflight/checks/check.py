@@ -27,7 +27,7 @@ def check(plan: RunPlan, machine: Machine) -> tuple[Finding, ...]:
     needs = estimate(plan)
     mismatch = missing_cards(plan, machine)
     found = [mismatch] if mismatch else [*_judge_here(plan, machine, needs)]
-    found += [*judge_facts(plan, needs, is_here=mismatch is None), *judge_start(plan)]
+    found += [*judge_facts(plan, needs, is_here=mismatch is None), *judge_start(plan, is_here=mismatch is None)]
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
 
 

@@ -30,12 +30,12 @@ def judge_packages(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
         yield machine_error("software.safetensors", message, HUGGING_FACE)
 
 
-def judge_start(plan: RunPlan) -> Iterator[Finding]:
+def judge_start(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
     """Adapters of weights that nobody has trained can be billed; training them is a waste."""
     if plan.trainer.adapter is not Adapter.none and plan.trainer.init_from is None:
         yield Finding(
             check="trainer.init_from",
-            severity=Severity.error,
+            severity=Severity.error if is_here else Severity.warning,
             message=f"trainer.adapter={plan.trainer.adapter.name} trains beside frozen weights, and there are none yet",
             fix="trainer.init_from=hf:DIR or a run's folder, or trainer.adapter=none",
             exit_code=ExitCode.CONFIG,

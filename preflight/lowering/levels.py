@@ -127,7 +127,7 @@ def _shardings(plan: RunPlan) -> tuple[RunPlan, ...]:
 def _optimizers(plan: RunPlan) -> tuple[RunPlan, ...]:
     if plan.trainer.optimizer is not Optimizer.adamw:
         return ()
-    return (_with(plan, optimizer=Optimizer.adamw_8bit, optimizer_kernel=OptimizerKernel.foreach),)
+    return (_with(plan, optimizer=Optimizer.adamw_8bit, optimizer_kernel=OptimizerKernel.fused),)
 
 
 def _models(plan: RunPlan) -> tuple[RunPlan, ...]:

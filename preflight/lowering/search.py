@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from preflight.estimate import Estimate, estimate
 from preflight.lowering.levels import BATCH, SLOWER_ONLY, levels, order_of
 from preflight.plan import RunPlan, valid_micro_batch_sizes
+from preflight.sharing import can_share
 from preflight.verdict.fitting import at_micro_batch_size, largest_fitting
 from preflight.verdict.needs import ROOM_BUDGETS, broken_budgets
 
@@ -55,7 +56,7 @@ class Search:
 
     def _all(self, rungs: frozenset[str], goal: frozenset[str]) -> Iterator[Candidate]:
         for plan, key in self._combinations(self.plan, 0, rungs):
-            if goal & self._surely_broken(plan, key):
+            if not can_share(plan.trainer) or goal & self._surely_broken(plan, key):
                 continue
             one = self._candidate(plan, key, may_lower_batch=BATCH in rungs)
             if one is not None:

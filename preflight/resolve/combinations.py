@@ -9,26 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conf.choices import Adapter, Float32Matmul, Optimizer, OptimizerKernel, Parallel, Positions
+from conf.choices import Adapter, Float32Matmul, Optimizer, OptimizerKernel, Positions
 from conf.schema import Config
 from preflight.hw_plan import CardKind
 from preflight.plan import ModelPlan, Precision, TrainerPlan
 from preflight.resolve.resolution import Resolution
+from preflight.sharing import sharing_faults
 
 HF_PREFIX = "hf:"
 DEFAULT_THETA = 10_000.0
-SLICED = (Parallel.zero2, Parallel.zero3)  # FSDP2: every tensor in slices
 KERNELS = {  # that PyTorch has; muon: of the AdamW beside it
     Optimizer.adamw: tuple(OptimizerKernel),
     Optimizer.sgd: tuple(OptimizerKernel),
     Optimizer.muon: tuple(OptimizerKernel),
     Optimizer.adafactor: (OptimizerKernel.foreach, OptimizerKernel.loop),
     Optimizer.adamw_8bit: (OptimizerKernel.fused,),
-}
-NOT_IN_SLICES = {
-    Optimizer.muon: "makes the updates of whole matrices orthogonal",
-    Optimizer.adafactor: "keeps statistics of whole rows and columns",
-    Optimizer.adamw_8bit: "keeps states in blocks of its own (bitsandbytes)",
 }
 
 
@@ -49,16 +44,12 @@ def check_model(config: Config, model: ModelPlan, resolution: Resolution) -> Non
 
 def check_trainer(model: ModelPlan, trainer: TrainerPlan, kind: CardKind, resolution: Resolution) -> None:
     """The trainer's options among themselves, and with the model, the card, and the weights to start from."""
-    for fault in (*trainer_faults(model, trainer, kind), *_start(trainer)):
-        resolution.refuse(*fault)
-
-
-def trainer_faults(model: ModelPlan, trainer: TrainerPlan, kind: CardKind) -> list[Fault]:
-    """Of a resolved or a lowered plan."""
-    return [
-        *_table(model, trainer), *_kernel(trainer), *_slices(trainer), *_products(trainer), *_adapter(model, trainer),
-        *_bitsandbytes(trainer, kind),
+    faults = [
+        *_table(model, trainer), *_kernel(trainer), *_sharing(trainer), *_products(trainer), *_adapter(model, trainer),
+        *_bitsandbytes(trainer, kind), *_start(trainer),
     ]  # fmt: skip
+    for fault in faults:
+        resolution.refuse(*fault)
 
 
 def absolute_start(init_from: str | None) -> str | None:
@@ -113,20 +104,9 @@ def _kernel(trainer: TrainerPlan) -> Iterator[Fault]:
         yield Fault("trainer.optimizer_kernel", trainer.optimizer_kernel, message, fix)
 
 
-def _slices(trainer: TrainerPlan) -> Iterator[Fault]:
-    """What cannot be cut up: a rank has a slice of every tensor under zero2 and zero3, whole tensors under zero1."""
-    parallel, optimizer = trainer.parallel, trainer.optimizer
-    is_8bit = optimizer is Optimizer.adamw_8bit
-    if optimizer in NOT_IN_SLICES and (parallel in SLICED or (is_8bit and parallel is Parallel.zero1)):
-        message = f"shares out what {optimizer.name} needs in one piece: it {NOT_IN_SLICES[optimizer]}"
-        whole = Parallel.ddp if is_8bit else Parallel.zero1
-        yield Fault("trainer.parallel", parallel, message, f"trainer.parallel={whole.name}")
-    if parallel in SLICED and trainer.precision is Precision.fp16:
-        message = "fp16's loss scaler does not look at gradients in slices"
-        yield Fault("trainer.parallel", parallel, message, "trainer.parallel=zero1, or trainer.precision=bf16")
-    if parallel in SLICED and trainer.adapter is not Adapter.none:
-        message = "adapters and the frozen weights beside them have types of their own, which slices do not mix"
-        yield Fault("trainer.parallel", parallel, message, "trainer.parallel=ddp")
+def _sharing(trainer: TrainerPlan) -> Iterator[Fault]:
+    for message, fix in sharing_faults(trainer):
+        yield Fault("trainer.parallel", trainer.parallel, message, fix)
 
 
 def _products(trainer: TrainerPlan) -> Iterator[Fault]:

@@ -13,6 +13,7 @@ from conf.choices import Adapter, Optimizer
 from preflight.checks.extras import judge_packages, judge_start
 from preflight.machine.surroundings import NOTHING_KNOWN
 from preflight.plan import RunPlan
+from preflight.verdict.judge import Severity
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,8 @@ def test_missing_package_is_named_with_its_command(
 
 
 def test_adapters_need_weights_to_start_from(make_plan: Callable[..., RunPlan]):
-    (finding,) = judge_start(make_plan(trainer={"adapter": Adapter.lora}))
+    (elsewhere,) = judge_start(make_plan(trainer={"adapter": Adapter.lora}), is_here=False)
+    assert elsewhere.severity is Severity.warning
+    (finding,) = judge_start(make_plan(trainer={"adapter": Adapter.lora}), is_here=True)
     assert (finding.check, finding.exit_code) == ("trainer.init_from", 2)
-    assert not list(judge_start(make_plan(trainer={"adapter": Adapter.lora, "init_from": "hf:/weights"})))
+    assert not list(judge_start(make_plan(trainer={"adapter": Adapter.lora, "init_from": "hf:/weights"}), is_here=True))
