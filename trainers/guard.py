@@ -38,7 +38,7 @@ class Guard:
         self.peaks_bytes: dict[str, int | None] = {}  # of all ranks, at the last look
         self.why = ""  # the run is stopped
         self.remedy = ""  # with which it goes on
-        self.known = Known(job, meters)
+        self.known = Known(job, meters, is_first_rank=is_first_rank)
         self._say = say
         self._reason = ""
         self._said: set[str] = set()

@@ -31,9 +31,9 @@ N_LATEST = 8  # steps, in which a compiler still at work shows
 class Known:
     """Of this segment and, where it says so, of those before it."""
 
-    def __init__(self, job: Job, meters: Meters) -> None:
+    def __init__(self, job: Job, meters: Meters, *, is_first_rank: bool) -> None:
         self.job, self.meters = job, meters
-        self.book = SpentBook(job.run_dir, job.started_unix, resume=job.resume)
+        self.book = SpentBook(job.run_dir, job.started_unix, resume=job.resume and is_first_rank)
         self.processor = ProcessorMeter()
         self._noise = NOISE_ON_CARDS if job.plan.hw.card.kind in (CardKind.cuda, CardKind.rocm) else NOISE
         self._joules: tuple[float, float] | None = None  # and when
