@@ -92,7 +92,7 @@ def _price_age(plan: RunPlan) -> Iterator[Finding]:
     n_days = (date.fromisoformat(plan.created_at[:10]) - date.fromisoformat(offer.as_of)).days
     if n_days > STALE_DAYS:
         message = f"the price of {offer.provider} ({offer.instance}) is {n_days} days old ({offer.as_of})"
-        fix = "hw.price_usd_per_hour= with today's"
+        fix = "hw.price_usd_per_hour= with today's, or python scripts/refresh_prices.py"
         yield Finding(check="money.price_age", severity=Severity.warning, message=message, fix=fix)
 
 
