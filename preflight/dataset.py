@@ -44,6 +44,7 @@ class Manifest:
     sha256: Mapping[str, str]  # file name -> digest; empty when nobody vouches for the files
     source: str  # where the text came from
     created_at: str  # ISO 8601, UTC
+    tokenizer_sha256: str | None = None  # of the tokenizer.json, where tokenizer is `other` and we made the files
 
     def n_tokens(self) -> dict[str, int]:
         """Tokens by file name."""
@@ -60,12 +61,22 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_json({"manifest": manifest}, folder / MANIFEST_NAME)
 
 
-def prepared_name(kind: DataKind, tokenizer: Tokenizer, val_fraction: float, path: Path | None) -> str:
+def prepared_name(
+    kind: DataKind,
+    tokenizer: Tokenizer,
+    val_fraction: float,
+    path: Path | None,
+    field: str = "text",
+    tokenizer_path: Path | None = None,
+) -> str:
     """The folder below data.dir: what was prepared differently, or from a text that has changed, lies in another."""
     if kind in READY_KINDS:
         return kind.name
     name = kind.name if path is None else f"text-{path.stem}-{_fingerprint(path):08x}"
-    if tokenizer is Tokenizer.gpt2:
+    name += "" if field == "text" else f"-{crc32(field.encode()):08x}"
+    if tokenizer_path is not None:
+        name += f"-tokenizer-{_fingerprint(tokenizer_path):08x}"
+    elif tokenizer is Tokenizer.gpt2:
         name += "-gpt2"
     return name if val_fraction == DEFAULT_VAL_FRACTION else f"{name}-val{val_fraction:g}"
 

@@ -3,16 +3,20 @@
     python scripts/prepare_data.py shakespeare                    1 MB, bytes
     python scripts/prepare_data.py openwebtext --dir data         9B GPT-2 tokens, 18 GB; hours, resumable
     python scripts/prepare_data.py fineweb_edu --shards 2         the first 2 of 14 shards of the 10B-token sample
-    python scripts/prepare_data.py text --path ~/my_novel.txt     any file or folder of yours
+    python scripts/prepare_data.py text --path ~/my_novel.txt     any file or folder of yours: text, .jsonl, .parquet
+    python scripts/prepare_data.py text --path docs.jsonl --field body --tokenizer llama/tokenizer.json
+    python scripts/prepare_data.py hf --path roneneldan/TinyStories --split train     Hugging Face's library
     python scripts/prepare_data.py stdlib                         what `python launch.py` prepares by itself
 
-A folder DIR/NAME appears with train.bin, val.bin and manifest.json when it is complete, and not before.
+A folder DIR/NAME appears with train.bin, val.bin and manifest.json when it is complete, and not before. Whatever is
+interrupted goes on where it stopped when the same command is given again.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -22,12 +26,15 @@ if str(ROOT) not in sys.path:
 
 from conf.choices import DataKind, Tokenizer
 from preflight.dataset import DEFAULT_VAL_FRACTION, Manifest, prepared_name, read_manifest
-from preflight.errors import PreflightError
+from preflight.errors import ExitCode, PreflightError
 from preflight.units import format_count
 from trainers import hub_corpus
+from trainers.corpus import Corpus, DatasetCorpus, dataset_corpus, stdlib_corpus, text_corpus
 from trainers.download import get_file
-from trainers.prepare import Corpus, prepare, stdlib_corpus, text_corpus
+from trainers.encoders import encoder
+from trainers.prepare import prepare
 
+HF = "hf"  # a dataset of Hugging Face's library
 SHAKESPEARE_BASE_URL = "https://raw.githubusercontent.com"
 SHAKESPEARE_PATH = "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 HUB_VAL_FRACTION = (
@@ -43,10 +50,15 @@ def main(arguments: list[str] | None = None) -> int:
     except PreflightError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return int(ExitCode.INTERRUPTED)
     print(
         f"{folder_of(options)}: {format_count(manifest.n_train_tokens)} training and "
         f"{format_count(manifest.n_val_tokens)} held-out tokens ({manifest.tokenizer.name}), from {manifest.source}"
     )
+    if options.name == HF:
+        print(f"python launch.py data=bin data.path={folder_of(options)} model.vocab_size={manifest.vocab_size} ...")
     return 0
 
 
@@ -56,25 +68,40 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python scripts/prepare_data.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=names)
-    parser.add_argument("--path", type=Path, help="text: the file or folder")
+    parser.add_argument("name", choices=[*names, HF])
+    parser.add_argument("--path", type=Path, help="text: the file or folder; hf: the dataset's name or folder")
+    parser.add_argument("--field", default="text", help="text, hf: where the text of a document stands")
+    parser.add_argument("--split", default="train", help="hf: which part of the dataset")
+    parser.add_argument("--config", help="hf: which of the dataset's configurations")
     parser.add_argument("--dir", type=Path, default=Path("data"), help="where prepared data lie (data.dir)")
-    parser.add_argument("--tokenizer", choices=["byte", "gpt2"], help="the model's (openwebtext, fineweb_edu: gpt2)")
+    parser.add_argument("--tokenizer", help="byte, gpt2, or a tokenizer.json (openwebtext, fineweb_edu: gpt2)")
     parser.add_argument("--val-fraction", type=float, help="of the text, held out")
     parser.add_argument("--shards", type=int, help="openwebtext, fineweb_edu: only the first so many")
     parser.add_argument("--base-url", help="a mirror of the site that is downloaded from")
     options = parser.parse_args(arguments)
-    is_hub = options.name in hub_corpus.CORPORA
-    if is_hub and options.tokenizer == "byte":
-        parser.error(f"{options.name} is prepared with --tokenizer gpt2")
-    if (options.name == "text") is not (options.path is not None):
-        parser.error("--path belongs to text, and text needs it")
-    options.tokenizer = Tokenizer[options.tokenizer or ("gpt2" if is_hub else "byte")]
+    _settle_tokenizer(parser, options)
+    if (options.name in (HF, "text")) is not (options.path is not None):
+        parser.error("--path belongs to text and hf, which need it")
     if options.val_fraction is None:
-        options.val_fraction = HUB_VAL_FRACTION if is_hub else DEFAULT_VAL_FRACTION
+        options.val_fraction = HUB_VAL_FRACTION if options.name in hub_corpus.CORPORA else DEFAULT_VAL_FRACTION
     if not 0 < options.val_fraction < 1:
         parser.error("--val-fraction is between 0 and 1")
     return options
+
+
+def _settle_tokenizer(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """A name, or a file beside `other`."""
+    is_hub, given = options.name in hub_corpus.CORPORA, options.tokenizer
+    options.tokenizer_path = None
+    if given is not None and given not in ("byte", "gpt2"):
+        options.tokenizer_path = Path(os.path.abspath(os.path.expanduser(given)))
+        if not options.tokenizer_path.is_file():
+            parser.error(f"--tokenizer {given}: byte, gpt2, or a tokenizer.json that is there")
+    if is_hub and given not in (None, "gpt2"):
+        parser.error(f"{options.name} is prepared with --tokenizer gpt2")
+    options.tokenizer = (
+        Tokenizer.other if options.tokenizer_path else Tokenizer[given or ("gpt2" if is_hub else "byte")]
+    )
 
 
 def prepare_named(options: argparse.Namespace) -> Manifest:
@@ -92,17 +119,20 @@ def prepare_named(options: argparse.Namespace) -> Manifest:
             n_shards=options.shards,
             say=say,
         )
-    corpus = local_corpus(options)
-    return prepare(corpus, folder, tokenizer=options.tokenizer, val_fraction=options.val_fraction, say=say)
+    words = encoder(options.tokenizer, options.tokenizer_path)
+    return prepare(local_corpus(options), folder, words, val_fraction=options.val_fraction, say=say)
 
 
-def local_corpus(options: argparse.Namespace) -> Corpus:
+def local_corpus(options: argparse.Namespace) -> Corpus | DatasetCorpus:
     """Text that is here, or is after one small download."""
     if options.name == "stdlib":
         return stdlib_corpus()
     if options.name == "text":
         path = Path(os.path.abspath(options.path.expanduser()))
-        return text_corpus(folder_of(options).name, path)
+        return text_corpus(folder_of(options).name, path, options.field)
+    if options.name == HF:
+        source = str(options.path.expanduser())
+        return dataset_corpus(folder_of(options).name, source, options.config, options.split, options.field)
     url = f"{options.base_url or SHAKESPEARE_BASE_URL}/{SHAKESPEARE_PATH}"
     path = get_file(url, options.dir / "downloads" / "tinyshakespeare.txt", say)
     return Corpus(name="shakespeare", source=url, paths=(path,))
@@ -112,7 +142,14 @@ def folder_of(options: argparse.Namespace) -> Path:
     """Where `launch.py` will look."""
     root: Path = options.dir
     path = Path(os.path.abspath(options.path.expanduser())) if options.name == "text" else None
-    return root / prepared_name(DataKind[options.name], options.tokenizer, options.val_fraction, path)
+    kind = DataKind.text if options.name == HF else DataKind[options.name]
+    name = prepared_name(
+        kind, options.tokenizer, options.val_fraction, path, options.field, tokenizer_path=options.tokenizer_path
+    )
+    if options.name == HF:
+        words = [HF, str(options.path), options.config or "", options.split]
+        name = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", word) for word in words if word) + name.removeprefix("text")
+    return root / name
 
 
 def say(line: str) -> None:

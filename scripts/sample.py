@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest token")
     parser.add_argument("--top-k", type=int, default=200, help="choose among the likeliest so many")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json, where the run does not name its own")
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--device", default="cpu", help="cpu, cuda, mps")
     options = parser.parse_args(arguments)
@@ -55,7 +56,7 @@ def sample(options: argparse.Namespace) -> list[str]:
 
     model, plan, step = load_trained(path, options.device)
     model.eval()
-    encode, decode = codec(plan)
+    encode, decode = codec(plan, options.tokenizer)
     print(f"{path}: {plan.model.name} after step {step} of {plan.trainer.n_steps}", file=sys.stderr)
     torch.manual_seed(options.seed)
     prompt = torch.tensor([encode(options.prompt)] * options.samples, device=options.device)
@@ -88,17 +89,16 @@ def find_checkpoint(run: Path) -> Path:
     return path
 
 
-def codec(plan: RunPlan) -> tuple[Any, Any]:
-    """Text to ids and back, by the model's tokenizer."""
-    if plan.model.tokenizer is Tokenizer.byte:
-        return lambda text: list(text.encode()), lambda ids: bytes(min(i, 255) for i in ids).decode("utf-8", "replace")
-    if plan.model.tokenizer is Tokenizer.gpt2:
-        from trainers.prepare import gpt2_encoding
+def codec(plan: RunPlan, tokenizer: Path | None) -> tuple[Any, Any]:
+    """Text to ids and back: by the file that was given, the one that prepared the data, or the model's tokenizer."""
+    from trainers.encoders import encoder
 
-        encoding = gpt2_encoding()
-        last = encoding.n_vocab - 1  # the model's vocabulary is padded beyond it
-        return encoding.encode_ordinary, lambda ids: encoding.decode([min(i, last) for i in ids])
-    raise nothing(Path(plan.data.dir), "token files of a foreign tokenizer: no text to be had", "a byte or GPT-2 model")
+    path = tokenizer or (Path(plan.data.tokenizer_path) if plan.data.tokenizer_path else None)
+    if path is None and plan.model.tokenizer is Tokenizer.other:
+        message = "token files of a foreign tokenizer: no text to be had without it"
+        raise nothing(Path(plan.data.dir), message, "--tokenizer PATH/tokenizer.json")
+    words = encoder(plan.model.tokenizer, path)
+    return lambda text: words.encode(text.encode()).tolist(), words.decode
 
 
 def nothing(path: Path, message: str, fix: str) -> ConfigError:

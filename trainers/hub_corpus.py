@@ -19,12 +19,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from conf.choices import Tokenizer
 from preflight.dataset import TRAIN_NAME, VAL_NAME, Manifest, smallest_dtype
 from preflight.errors import ConfigError, Problem
 from preflight.units import format_bytes, format_count
 from trainers.download import get_file, get_json
-from trainers.prepare import Say, check_disk, check_place, describe, gpt2_encoding, put_in_place
+from trainers.encoders import gpt2_encoder, gpt2_encoding
+from trainers.prepare import Say, check_disk, check_place, describe, put_in_place
 
 BASE_URL = "https://huggingface.co"
 PROGRESS_NAME = "progress.json"
@@ -91,7 +91,7 @@ def prepare_hub_corpus(
             n_tokens = (done.n_train_bytes + done.n_val_bytes) // np.dtype(dtype).itemsize
             say(f"{corpus.name}: {number + 1} of {len(shards)} shards, {format_count(n_tokens)} tokens")
         source = f"{base_url}/datasets/{corpus.repository} {corpus.folder}, {len(shards)} shards"
-        manifest = describe(work, corpus.name, Tokenizer.gpt2, encoding.n_vocab, dtype, source)
+        manifest = describe(work, corpus.name, gpt2_encoder(encoding), dtype, source)
         (work / PROGRESS_NAME).unlink()
         return put_in_place(work, folder, manifest)
 

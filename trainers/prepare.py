@@ -1,28 +1,26 @@
 """From text to token files: train.bin, val.bin and their manifest, made once, whole or not at all.
 
-Documents come in an order that depends on their names alone, a piece at a time, so memory stays bounded; the last
-`val_fraction` of the text is held out. Everything is written to a folder of its own, which is renamed into place when
-it is complete: of two launches that prepare the same data at once, one wins and the other uses its files.
+Text comes a piece at a time (`trainers.corpus`), is tokenised by threads (`trainers.encoders`) and written in order, so
+memory stays bounded whatever the size; the last `val_fraction` of it is held out. Everything is written to a folder
+beside the place, which is renamed when it is complete. Every few seconds `progress.json` there says how far the files
+are good: a preparation that is killed goes on from there, and what lies behind it is cut off. Of two launches that
+prepare the same data at once one works, and the other waits and uses its files.
 """
 
 from __future__ import annotations
 
-import glob
-import hashlib
+import json
 import os
 import shutil
-import sysconfig
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conf.choices import DataKind, Tokenizer
 from preflight.dataset import (
@@ -41,33 +39,25 @@ from preflight.dataset import (
 from preflight.errors import ConfigError, Problem
 from preflight.plan import DataPlan, RunPlan
 from preflight.units import format_bytes, format_seconds
+from trainers.corpus import Corpus, DatasetCorpus, Piece, Place, in_one_line, stdlib_corpus, text_corpus
+from trainers.encoders import Encoder, Ids, encoder
+from trainers.threads import in_order
 
-PIECE_BYTES = 2**20
-N_PROBE_BYTES = 8192  # a NUL byte in here and it is not text
+PROGRESS_NAME = "progress.json"
 REPORT_INTERVAL_SECONDS = 5.0
-STALE_SECONDS = 24 * 3600.0
+SAVE_INTERVAL_SECONDS = 2.0
 Say = Callable[[str], None]
-Encode = Callable[[bytes], NDArray[np.integer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
-    """Files of text, in order."""
+class Done:
+    """How far a preparation has come: what lies in the files behind these sizes does not count."""
 
-    name: str
-    source: str  # for the manifest
-    paths: tuple[Path, ...]
-
-    def n_bytes(self) -> int:
-        """Of all texts."""
-        return sum(path.stat().st_size for path in self.paths)
-
-    def pieces(self) -> Iterator[bytes]:
-        """The text from start to end, about PIECE_BYTES at a time; no line is split unless it is longer than that."""
-        for path in self.paths:
-            with in_one_line("data.path", path, "data.path=FILE_OR_FOLDER that you can read"), path.open("rb") as file:
-                while piece := file.read(PIECE_BYTES):
-                    yield piece + file.readline(PIECE_BYTES)
+    key: str  # of corpus, tokenizer and division
+    place: Place = (0, 0)
+    n_units: int = 0
+    n_train_bytes: int = 0
+    n_val_bytes: int = 0
 
 
 def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
@@ -78,9 +68,11 @@ def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
     if manifest is None and data.kind in (DataKind.stdlib, DataKind.text):
         source = Path(data.source_path or "")
         with in_one_line("data.path", source, "data.path=FILE_OR_FOLDER that you can read"):
-            corpus = stdlib_corpus() if data.kind is DataKind.stdlib else text_corpus(data.name, source)
+            is_stdlib = data.kind is DataKind.stdlib
+            corpus = stdlib_corpus() if is_stdlib else text_corpus(data.name, source, data.field)
+        words = encoder(plan.model.tokenizer, Path(data.tokenizer_path) if data.tokenizer_path else None)
         with in_one_line("data.dir", folder, "data.dir=ELSEWHERE, where you can write"):
-            manifest = prepare(corpus, folder, tokenizer=plan.model.tokenizer, val_fraction=data.val_fraction, say=say)
+            manifest = prepare(corpus, folder, words, val_fraction=data.val_fraction, say=say)
     if manifest is None:
         manifest = manifest_of_foreign_files(folder, plan.model.vocab_size, data.dtype)
     if manifest is None:
@@ -100,117 +92,165 @@ def ensure_prepared(plan: RunPlan, say: Say) -> DataPlan:
     )
 
 
-def stdlib_corpus() -> Corpus:
-    """The .py sources that every Python brings along, without its tests and installed packages."""
-    root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-    paths = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in left_out]
-        paths += [Path(folder, name) for name in names if name.endswith(".py")]
-    source = f"{len(paths)} .py files of the standard library of Python {sysconfig.get_python_version()}"
-    return Corpus(name="stdlib", source=source, paths=_shuffled(paths, root))
-
-
-def text_corpus(name: str, path: Path) -> Corpus:
-    """One file, or every text file below a folder (hidden and binary ones are left out)."""
-    if path.is_file():
-        return Corpus(name=name, source=str(path), paths=(path,))
-    candidates = [p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path))]
-    paths = [p for p in candidates if p.stat().st_size and not _is_binary(p)]
-    if not paths:
-        message = "no text file there" if path.exists() else "does not exist"
-        raise ConfigError([Problem(path="data.path", value=str(path), message=message, fix="data.path=FILE_OR_FOLDER")])
-    return Corpus(name=name, source=f"{path} ({len(paths)} of {len(candidates)} files)", paths=_shuffled(paths, path))
-
-
-def prepare(corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, val_fraction: float, say: Say) -> Manifest:
+def prepare(corpus: Corpus | DatasetCorpus, folder: Path, words: Encoder, *, val_fraction: float, say: Say) -> Manifest:
     """Tokenise into a folder beside `folder`, then rename it there."""
     check_place(folder)
-    encode, vocab_size = encoder(tokenizer)
-    dtype = smallest_dtype(vocab_size)
-    n_bytes = corpus.n_bytes()
-    tokens_per_byte = 1.0 if tokenizer is Tokenizer.byte else 0.5  # BPE: 0.25 in English, more in other languages
-    check_disk(folder, int(n_bytes * tokens_per_byte) * np.dtype(dtype).itemsize)
+    dtype = smallest_dtype(words.vocab_size)
+    work = folder.parent / f".{folder.name}.unfinished"
+    need_bytes = int(corpus.n_text_bytes() * words.tokens_per_byte) * np.dtype(dtype).itemsize
+    check_disk(folder, need_bytes - sum(path.stat().st_size for path in work.glob("*.bin")))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    forget_killed_preparations(folder)
-    shelter = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
-    temporary = shelter / folder.name  # inside: mkdtemp's own folder is closed to everybody else
-    try:
-        temporary.mkdir()
-        n_train_bytes = int(n_bytes * (1.0 - val_fraction))
-        pieces = told(corpus.pieces(), n_bytes, f"preparing {corpus.name}", say)
-        write_tokens(cut(pieces, n_train_bytes), (temporary / TRAIN_NAME, temporary / VAL_NAME), encode, dtype)
-        manifest = describe(temporary, corpus.name, tokenizer, vocab_size, dtype, corpus.source)
+    with alone(work, say):
+        existing = read_manifest(folder)
+        if existing is not None:  # while we waited
+            return existing
+        work.mkdir(exist_ok=True)
+        done = resume_from(work, f"{corpus.key()} {words.key} {val_fraction} {dtype}", say)
+        try:
+            write_tokens(corpus, work, words, done, Told(corpus, val_fraction, say), dtype)
+        except OSError:  # a disk that is full is not helped by half of the tokens
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        manifest = describe(work, corpus.name, words, dtype, corpus.source)
+        (work / PROGRESS_NAME).unlink(missing_ok=True)
         say(f"prepared {folder}: {manifest.n_train_tokens:,} training and {manifest.n_val_tokens:,} held-out tokens")
-        return put_in_place(temporary, folder, manifest)
-    finally:
-        shutil.rmtree(shelter, ignore_errors=True)
+        return put_in_place(work, folder, manifest)
 
 
-def forget_killed_preparations(folder: Path) -> None:
-    """Remove what killed ones have left beside `folder`, when nothing in it was touched for a day."""
-    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
-        with suppress(FileNotFoundError):  # it is being renamed or removed: alive
-            if max(path.stat().st_mtime for path in (left, *left.rglob("*"))) < time.time() - STALE_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+class Told:
+    """How much there is, where the held-out part begins, and every few seconds a word on how far it is."""
+
+    def __init__(self, corpus: Corpus | DatasetCorpus, val_fraction: float, say: Say) -> None:
+        self.n_units = corpus.n_units()
+        self.n_train_units = int(self.n_units * (1.0 - val_fraction))
+        self._name, self._say, self._shown = corpus.name, say, corpus.shown
+        self._began = self._reported = time.monotonic()
+        self._n_before: int | None = None
+
+    def reached(self, n_units: int, of_this: int) -> None:
+        """So far, of which so many came with the last piece."""
+        now = time.monotonic()
+        self._n_before = n_units - of_this if self._n_before is None else self._n_before
+        if now - self._reported > REPORT_INTERVAL_SECONDS:
+            self._reported = now
+            pace = (now - self._began) / max(1, n_units - self._n_before)
+            left = format_seconds((self.n_units - n_units) * pace)
+            self._say(f"preparing {self._name}: {self._shown(n_units)} of {self._shown(self.n_units)}, {left} left")
+
+
+def write_tokens(
+    corpus: Corpus | DatasetCorpus, work: Path, words: Encoder, done: Done, told: Told, dtype: str
+) -> None:
+    """From where it stopped to the end; threads encode, this one reads and writes."""
+    paths, saved_at = (work / TRAIN_NAME, work / VAL_NAME), time.monotonic()
+
+    def tokenised(part: tuple[Piece, int]) -> tuple[Piece, list[tuple[bool, Ids]]]:
+        piece, n_seen = part
+        parts = cut(piece, told.n_train_units - n_seen)
+        return piece, [(held, words.ids_of(texts, are_documents=piece.are_documents)) for held, texts in parts]
+
+    with ExitStack() as stack:
+        train, val = (stack.enter_context(path.open("ab")) for path in paths)
+        pieces = counted(corpus.pieces(done.place), done.n_units)
+        for piece, parts in in_order(tokenised, pieces, is_worth_threads=words.is_worth_threads):
+            for is_held_out, ids in parts:
+                (val if is_held_out else train).write(ids.astype(np.dtype(dtype).newbyteorder("<")).tobytes())
+            done = replace(done, place=piece.after, n_units=done.n_units + piece.n_units)
+            told.reached(done.n_units, piece.n_units)
+            if time.monotonic() - saved_at > SAVE_INTERVAL_SECONDS:
+                save_progress(work, done, train, val)
+                saved_at = time.monotonic()
+        flush(train, val)
+
+
+def counted(pieces: Iterable[Piece], n_seen: int) -> Iterator[tuple[Piece, int]]:
+    """Each piece, and how many units came before it."""
+    for piece in pieces:
+        yield piece, n_seen
+        n_seen += piece.n_units
+
+
+def cut(piece: Piece, n_train_units: int) -> Iterator[tuple[bool, list[bytes]]]:
+    """Whether texts are held out, and the texts. A document stays whole, running text is divided at a line."""
+    share = min(max(0, n_train_units), piece.n_units)
+    if piece.are_documents:
+        at = round(len(piece.texts) * share / piece.n_units) if piece.n_units else 0
+        parts = (list(piece.texts[:at]), list(piece.texts[at:]))
+    else:
+        text = piece.texts[0]
+        at = (text.find(b"\n", share - 1) + 1 or share) if 0 < share < len(text) else share
+        parts = ([text[:at]] if at else [], [text[at:]] if text[at:] else [])
+    yield from ((is_held_out, texts) for is_held_out, texts in zip((False, True), parts, strict=True) if texts)
+
+
+def resume_from(work: Path, key: str, say: Say) -> Done:
+    """What an earlier preparation of the same has finished; the rest is cut off."""
+    done = Done(key=key)
+    with suppress(FileNotFoundError, ValueError, TypeError, KeyError):  # none, or torn: from the start
+        told = json.loads((work / PROGRESS_NAME).read_text())
+        if told["key"] == key:
+            done = Done(**{**told, "place": tuple(told["place"])})
+            say(f"going on with what was prepared before: {format_bytes(done.n_train_bytes + done.n_val_bytes)}")
+    for name, n_bytes in ((TRAIN_NAME, done.n_train_bytes), (VAL_NAME, done.n_val_bytes)):
+        with (work / name).open("ab") as file:
+            file.truncate(n_bytes)
+    return done
+
+
+def save_progress(work: Path, done: Done, train: BinaryIO, val: BinaryIO) -> None:
+    """The tokens reach the disk before the word that they are there."""
+    flush(train, val)
+    temporary = work / f"{PROGRESS_NAME}.tmp"
+    temporary.write_text(json.dumps(asdict(replace(done, n_train_bytes=train.tell(), n_val_bytes=val.tell()))))
+    temporary.replace(work / PROGRESS_NAME)
+
+
+def flush(*files: BinaryIO) -> None:
+    """To the disk itself."""
+    for file in files:
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
-def in_one_line(option: str, place: Path, fix: str) -> Iterator[None]:
-    """A file that cannot be read or written is a fault of the configuration, not of the program."""
-    try:
-        yield
-    except OSError as error:
-        message = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-        raise ConfigError([Problem(path=option, value=str(place), message=message, fix=fix)]) from error
+def alone(work: Path, say: Say) -> Iterator[None]:
+    """One preparation at a time writes there; the lock dies with its process. Windows has none."""
+    lock_path = work.with_name(work.name + ".lock")
+    with _locked(lock_path, say):
+        try:
+            yield
+        finally:
+            if not work.exists():  # it is in its place, or given up
+                lock_path.unlink(missing_ok=True)
 
 
-def told(pieces: Iterator[bytes], n_bytes: int, what: str, say: Say) -> Iterator[bytes]:
-    """The same pieces; every few seconds a word on how far they are."""
-    n_seen, began = 0, time.monotonic()
-    reported = began
-    for piece in pieces:
-        yield piece
-        n_seen += len(piece)
-        now = time.monotonic()
-        if now - reported > REPORT_INTERVAL_SECONDS:
-            reported = now
-            left = format_seconds((n_bytes - n_seen) * (now - began) / n_seen)
-            say(f"{what}: {format_bytes(n_seen)} of {format_bytes(n_bytes)}, {left} left")
+def _locked(path: Path, say: Say) -> BinaryIO:
+    """The file that is there when the lock is ours: who had it before may have removed the one that we waited for."""
+    while True:
+        lock = path.open("wb")
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            return lock
+        except BlockingIOError:
+            say(f"another process is preparing {path.parent}: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()
 
 
-def write_tokens(pieces: Iterator[tuple[bool, bytes]], paths: tuple[Path, Path], encode: Encode, dtype: str) -> None:
-    """Held-out pieces go to the second file, the others to the first."""
-    with paths[0].open("wb") as train, paths[1].open("wb") as val:
-        for is_held_out, piece in pieces:
-            (val if is_held_out else train).write(encode(piece).astype(np.dtype(dtype).newbyteorder("<")).tobytes())
-        for file in (train, val):
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def cut(pieces: Iterator[bytes], n_train_bytes: int) -> Iterator[tuple[bool, bytes]]:
-    """Whether a piece is held out, and the piece; the one that straddles the border is split at a line."""
-    n_seen = 0
-    for piece in pieces:
-        at = min(max(0, n_train_bytes - n_seen), len(piece))
-        if 0 < at < len(piece):
-            at = piece.find(b"\n", at - 1) + 1 or at
-        n_seen += len(piece)
-        if piece[:at]:
-            yield False, piece[:at]
-        if piece[at:]:
-            yield True, piece[at:]
-
-
-def describe(folder: Path, name: str, tokenizer: Tokenizer, vocab_size: int, dtype: str, source: str) -> Manifest:
+def describe(folder: Path, name: str, words: Encoder, dtype: str, source: str) -> Manifest:
     """Count and hash what lies in the folder."""
     item_bytes = np.dtype(dtype).itemsize
     return Manifest(
         name=name,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
+        tokenizer=words.kind,
+        tokenizer_sha256=words.key if words.kind is Tokenizer.other else None,
+        vocab_size=words.vocab_size,
         dtype=dtype,
         n_train_tokens=(folder / TRAIN_NAME).stat().st_size // item_bytes,
         n_val_tokens=(folder / VAL_NAME).stat().st_size // item_bytes,
@@ -241,30 +281,6 @@ def check_place(folder: Path) -> None:
         raise ConfigError([Problem(path="data.dir", value=str(folder), message=message, fix=fix)])
 
 
-def encoder(tokenizer: Tokenizer) -> tuple[Encode, int]:
-    """Bytes of text -> token ids, and the size of the vocabulary."""
-    if tokenizer is Tokenizer.byte:
-        return lambda text: np.frombuffer(text, dtype=np.uint8), 256
-    if tokenizer is Tokenizer.gpt2:
-        encoding = gpt2_encoding()
-        return lambda text: np.array(encoding.encode_ordinary(text.decode("utf-8", "replace"))), encoding.n_vocab
-    fix = "a byte-level model (model=tiny), a GPT-2 one, or ready token files with data=bin data.path=FOLDER"
-    message = "text cannot be tokenised without its tokenizer"
-    raise ConfigError([Problem(path="model.tokenizer", value=tokenizer.name, message=message, fix=fix)])
-
-
-def gpt2_encoding() -> Any:
-    """tiktoken's GPT-2 BPE; it fetches the vocabulary once and keeps it in TIKTOKEN_CACHE_DIR."""
-    import tiktoken
-
-    try:
-        return tiktoken.get_encoding("gpt2")
-    except OSError as error:  # of which every network error of tiktoken's is a kind
-        message = f"GPT-2's vocabulary (0.5 MB) is not in tiktoken's cache and cannot be fetched: {_first_line(error)}"
-        fix = "connect once, or set TIKTOKEN_CACHE_DIR to a copy of another machine's; bytes need none: model=tiny"
-        raise ConfigError([Problem(path="model.tokenizer", value="gpt2", message=message, fix=fix)]) from error
-
-
 def check_disk(folder: Path, need_bytes: int) -> None:
     """Before the first byte is written."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -274,21 +290,3 @@ def check_disk(folder: Path, need_bytes: int) -> None:
         raise ConfigError(
             [Problem(path="data.dir", value=str(folder), message=message, fix="data.dir=ON_A_LARGER_DISK")]
         )
-
-
-def _shuffled(paths: Sequence[Path], root: Path) -> tuple[Path, ...]:
-    """By the hash of the name: neighbours in the alphabet are alike, and the held-out end should be like the rest."""
-    return tuple(sorted(paths, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest()))
-
-
-def _is_hidden(relative: Path) -> bool:
-    return any(part.startswith(".") for part in relative.parts)
-
-
-def _is_binary(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b"\0" in file.read(N_PROBE_BYTES)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -23,8 +23,10 @@ from preflight.dataset import (
 from preflight.errors import ConfigError
 from preflight.plan import DataPlan
 from preflight.resolve.resolution import Resolution
+from preflight.tokenizer_file import largest_id
 
 BPE_IDS = 50257  # of GPT-2
+VOCAB_MULTIPLE = 64  # matrix units like it
 AUTO = {Tokenizer.byte: DataKind.stdlib, Tokenizer.gpt2: DataKind.openwebtext, Tokenizer.other: DataKind.bin}
 OWN_KINDS = (DataKind.text, DataKind.bin)  # those that data.path belongs to
 
@@ -37,13 +39,17 @@ def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, res
     if data.val_fraction != DEFAULT_VAL_FRACTION and kind in READY_KINDS and resolution.is_sound("data.val_fraction"):
         message = f"has no effect with data={kind.name}, which is divided when it is prepared"
         resolution.refuse("data.val_fraction", data.val_fraction, message, f"data.val_fraction={DEFAULT_VAL_FRACTION}")
-    _check_tokenizer(kind, model, resolution)
+    tokenizer_path = _tokenizer_path(data, kind, model, resolution)
+    _check_tokenizer(kind, model, resolution, has_own=tokenizer_path is not None)
+    if data.field != "text" and kind is not DataKind.text:
+        message = f"has no effect with data={kind.name}"
+        resolution.refuse("data.field", data.field, message, "data.field=text, or data=text data.path=FILE.jsonl")
     if kind is DataKind.text and path is None:
         return None
-    n_source_bytes = n_bytes_below(path) if kind is DataKind.text and path is not None else None
+    n_source_bytes = _n_source_bytes(path) if kind is DataKind.text and path is not None else None
     if n_source_bytes is not None:
         _check_length(data, n_source_bytes, sequence_length, resolution)
-    name = prepared_name(kind, model.tokenizer, data.val_fraction, path)
+    name = prepared_name(kind, model.tokenizer, data.val_fraction, path, data.field, tokenizer_path)
     folder = (
         path
         if kind is DataKind.bin and path is not None
@@ -61,7 +67,37 @@ def resolve_data(data: DataConfig, model: ModelConfig, sequence_length: int, res
         n_val_tokens=manifest.n_val_tokens if manifest is not None else None,
         dtype=manifest.dtype if manifest is not None else None,
         n_source_bytes=n_source_bytes,
+        field=data.field,
+        tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
     )
+
+
+def _n_source_bytes(path: Path) -> int | None:
+    """None: with compressed tables among them, the bytes say nothing of the text."""
+    has_tables = path.suffix == ".parquet" or (path.is_dir() and next(path.rglob("*.parquet"), None) is not None)
+    return None if has_tables else n_bytes_below(path)
+
+
+def _tokenizer_path(data: DataConfig, kind: DataKind, model: ModelConfig, resolution: Resolution) -> Path | None:
+    """Absolute, and its ids fit the model; None: the model's own tokenizer, or a problem that is noted."""
+    if data.tokenizer is None:
+        return None
+    if kind is not DataKind.text:
+        message = f"has no effect with data={kind.name}"
+        resolution.refuse("data.tokenizer", data.tokenizer, message, "data.tokenizer=null")
+        return None
+    path = Path(os.path.abspath(os.path.expanduser(data.tokenizer)))
+    try:
+        n_ids = largest_id(path) + 1
+    except (OSError, ValueError) as error:
+        message = f"{path} cannot be read as a tokenizer.json: {error}"
+        resolution.refuse("data.tokenizer", data.tokenizer, message, "data.tokenizer=PATH/tokenizer.json")
+        return None
+    if n_ids > model.vocab_size:
+        message = f"token ids of {path.name} go up to {n_ids - 1:,}"
+        padded = -(-n_ids // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        resolution.refuse("model.vocab_size", model.vocab_size, message, f"model.vocab_size={padded}")
+    return path
 
 
 def _check_length(data: DataConfig, n_source_bytes: int, sequence_length: int, resolution: Resolution) -> None:
@@ -112,7 +148,7 @@ def _path_fault(path: Path, kind: DataKind) -> str | None:
     return text_fault(path)
 
 
-def _check_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution) -> None:
+def _check_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution, *, has_own: bool) -> None:
     """Ids must fit the vocabulary, and text needs a tokenizer that is here."""
     if kind in BPE_KINDS and model.vocab_size < BPE_IDS:
         message = (
@@ -121,10 +157,13 @@ def _check_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution)
         )
         fix = "data=stdlib" if model.tokenizer is Tokenizer.byte else "data=bin data.path=FOLDER"
         resolution.refuse("data", kind.name, message, fix)
-    elif kind not in BPE_KINDS and kind is not DataKind.bin and model.tokenizer is Tokenizer.other:
-        message = f"model {model.name} has a tokenizer of its own, which cannot be applied here"
-        resolution.refuse("data", kind.name, message, "data=bin data.path=FOLDER, with token files of that tokenizer")
-    if model.tokenizer is Tokenizer.byte and model.vocab_size < 256:
+    elif kind not in (*BPE_KINDS, DataKind.bin) and model.tokenizer is Tokenizer.other and not has_own:
+        message = f"model {model.name} has a tokenizer of its own, which is not here"
+        fix = (
+            "data=bin data.path=FOLDER with its token files, or data=text data.path=TEXT data.tokenizer=tokenizer.json"
+        )
+        resolution.refuse("data", kind.name, message, fix)
+    if model.tokenizer is Tokenizer.byte and model.vocab_size < 256 and not has_own:
         message = "bytes go up to 255"
         resolution.refuse("model.vocab_size", model.vocab_size, message, "model.vocab_size=256")
 

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 from array import array
@@ -206,3 +207,35 @@ def test_fix_of_torn_ready_files_leaves_them_where_they_are(tmp_path: Path):
     assert resolved(*command).data.n_train_tokens == 5000
     (tmp_path / "train.bin").write_bytes(b"\0" * 9999)
     assert problem_of(*command).fix == "data.path=FOLDER of whole token files"
+
+
+def write_tokenizer(path: Path, n_ids: int) -> Path:
+    path.write_text(json.dumps({"model": {"vocab": {f"t{i}": i for i in range(n_ids)}}, "added_tokens": []}))
+    return path
+
+
+def test_own_tokenizer_suits_any_model_whose_vocabulary_is_large_enough(tmp_path: Path):
+    text, tokenizer = tmp_path / "docs.jsonl", write_tokenizer(tmp_path / "tokenizer.json", 300)
+    text.write_text('{"body": "hello"}\n' * 5000)
+    own = ("data=text", f"data.path={text}", "data.field=body", f"data.tokenizer={tokenizer}")
+    data = resolved("model=llama_1b", "hw=8xh100", *own).data
+    assert (data.field, data.tokenizer_path) == ("body", str(tokenizer))
+    assert data.dir != resolved("model=tiny", "model.vocab_size=320", *own[:3]).data.dir
+    problem = problem_of("model=tiny", *own)
+    assert (problem.path, problem.fix) == ("model.vocab_size", "model.vocab_size=320")
+    without = problem_of("model=llama_1b", "hw=8xh100", *own[:3])
+    assert "data.tokenizer=tokenizer.json" in without.fix
+
+
+def test_tokenizer_and_field_belong_to_text(tmp_path: Path):
+    tokenizer = write_tokenizer(tmp_path / "tokenizer.json", 300)
+    assert problem_of(f"data.tokenizer={tokenizer}").path == "data.tokenizer"
+    assert problem_of("data.field=body").path == "data.field"
+    (tmp_path / "text.txt").write_text("hello " * 1000)
+    torn = problem_of("data=text", f"data.path={tmp_path}/text.txt", f"data.tokenizer={tmp_path}/text.txt")
+    assert "cannot be read as a tokenizer.json" in torn.message
+
+
+def test_bytes_of_compressed_tables_say_nothing_of_the_tokens(tmp_path: Path):
+    (tmp_path / "a.parquet").write_bytes(b"x" * 5000)
+    assert resolved("data=text", f"data.path={tmp_path}").data.n_source_bytes is None

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
-import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conf.choices import DataKind, Tokenizer
+from conf.choices import DataKind
 from preflight.dataset import read_manifest, sha256_of_file
 from preflight.errors import ConfigError
 from preflight.plan import RunPlan
+from trainers import corpus as corpus_module
 from trainers import prepare as module
-from trainers.prepare import Corpus, cut, encoder, ensure_prepared, prepare, stdlib_corpus, text_corpus
+from trainers.corpus import Corpus, Piece, Place, text_corpus
+from trainers.encoders import BYTES
+from trainers.prepare import cut, ensure_prepared, prepare
+from trainers.threads import in_order
 
 
 def quiet(_: str) -> None:
@@ -34,7 +39,7 @@ def novel(tmp_path: Path) -> Path:
 
 def test_prepare_writes_every_byte_once_and_holds_the_end_out(novel: Path, tmp_path: Path):
     folder = tmp_path / "data" / "novel"
-    manifest = prepare(text_corpus("novel", novel), folder, tokenizer=Tokenizer.byte, val_fraction=0.1, say=quiet)
+    manifest = prepare(text_corpus("novel", novel), folder, BYTES, val_fraction=0.1, say=quiet)
     train, val = (np.fromfile(folder / name, dtype="<u2") for name in ("train.bin", "val.bin"))
     text = novel.read_bytes()
     assert bytes(np.concatenate([train, val]).astype(np.uint8)) == text
@@ -47,25 +52,90 @@ def test_prepare_writes_every_byte_once_and_holds_the_end_out(novel: Path, tmp_p
     assert [path.name for path in folder.parent.iterdir()] == ["novel"]  # no leftovers
 
 
-def test_prepare_lets_one_of_two_at_once_win(novel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_prepare_lets_the_second_of_two_wait_for_the_first(novel: Path, tmp_path: Path):
     folder = tmp_path / "novel"
-    both_are_ready = threading.Barrier(2)
-    put_in_place = module.put_in_place
-    monkeypatch.setattr(module, "put_in_place", lambda *a: both_are_ready.wait(10) is None or put_in_place(*a))
-    manifests = []
+    first_writes, second_waits = threading.Event(), threading.Event()
+    manifests, said = [], []
 
-    def launch() -> None:
-        manifests.append(
-            prepare(text_corpus("novel", novel), folder, tokenizer=Tokenizer.byte, val_fraction=0.1, say=quiet)
-        )
+    def hear(line: str) -> None:
+        said.append(line)
+        if "waiting for it" in line:
+            second_waits.set()
 
-    threads = [threading.Thread(target=launch) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    class Slow(Corpus):
+        def pieces(self, start: Place = (0, 0)) -> Iterator[Piece]:
+            first_writes.set()
+            assert second_waits.wait(10)
+            yield from Corpus.pieces(self, start)
+
+    def launch(kind: type[Corpus]) -> None:
+        corpus = kind(name="novel", source="", paths=(novel,))
+        manifests.append(prepare(corpus, folder, BYTES, val_fraction=0.1, say=hear))
+
+    threads = [threading.Thread(target=launch, args=(kind,)) for kind in (Slow, Corpus)]
+    threads[0].start()
+    assert first_writes.wait(10)
+    threads[1].start()
     for thread in threads:
         thread.join()
     assert manifests[0] == manifests[1] == read_manifest(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["novel", "novel.txt"]
+    assert sum("prepared" in line for line in said) == 1
+
+
+class KilledError(Exception):
+    """What a test raises where a signal would strike."""
+
+
+@pytest.mark.parametrize("at", [1, 12, 21])
+def test_prepare_goes_on_where_it_was_killed(novel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int):
+    """The files are those of an undisturbed preparation, and no piece that was written is read again."""
+    monkeypatch.setattr(corpus_module, "PIECE_BYTES", 400)
+    monkeypatch.setattr(module, "SAVE_INTERVAL_SECONDS", -1.0)
+    whole = prepare(text_corpus("novel", novel), tmp_path / "whole", BYTES, val_fraction=0.1, say=quiet)
+    folder, read = tmp_path / "d", []
+
+    class Watched(Corpus):
+        def pieces(self, start: Place = (0, 0)) -> Iterator[Piece]:
+            for piece in Corpus.pieces(self, start):
+                read.append(piece.after)
+                if len(read) == at:
+                    raise KilledError
+                yield piece
+
+    corpus = Watched(name="novel", source=whole.source, paths=(novel,))
+    with pytest.raises(KilledError):
+        prepare(corpus, folder, BYTES, val_fraction=0.1, say=quiet)
+    with (tmp_path / ".d.unfinished" / "train.bin").open("ab") as file:
+        file.write(b"torn")
+    said: list[str] = []
+    manifest = prepare(corpus, folder, BYTES, val_fraction=0.1, say=said.append)
+    assert manifest.sha256 == whole.sha256
+    assert read == sorted(read)
+    assert len(read) == len(set(read)) + 1  # the one at which it was killed
+    assert any("going on" in line for line in said) is (at > 1)
+    assert not list(tmp_path.glob(".d*"))
+
+
+def test_prepare_starts_anew_when_the_text_has_changed(novel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    work = tmp_path / ".d.unfinished"
+    work.mkdir()
+    done = {"key": "another text", "place": [0, 50], "n_units": 50, "n_train_bytes": 100, "n_val_bytes": 0}
+    (work / "progress.json").write_text(json.dumps(done))
+    (work / "train.bin").write_bytes(bytes(100))
+    manifest = prepare(text_corpus("novel", novel), tmp_path / "d", BYTES, val_fraction=0.1, say=quiet)
+    assert manifest.n_train_tokens + manifest.n_val_tokens == novel.stat().st_size
+
+
+def test_prepare_uses_bounded_memory(tmp_path: Path):
+    """50 MiB of text, of which a few pieces are there at a time."""
+    path = tmp_path / "large.txt"
+    path.write_bytes(b"0123456789abcde\n" * (50 * 2**16))
+    tracemalloc.start()
+    prepare(text_corpus("large", path), tmp_path / "d", BYTES, val_fraction=0.1, say=quiet)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * 2**20
 
 
 def test_prepare_leaves_a_folder_of_the_users_alone(novel: Path, tmp_path: Path):
@@ -73,7 +143,7 @@ def test_prepare_leaves_a_folder_of_the_users_alone(novel: Path, tmp_path: Path)
     folder.mkdir()
     (folder / "letters.txt").write_text("dear")
     with pytest.raises(ConfigError, match=r"in the way(.|\n)*data.dir=ELSEWHERE"):
-        prepare(text_corpus("mine", novel), folder, tokenizer=Tokenizer.byte, val_fraction=0.1, say=quiet)
+        prepare(text_corpus("mine", novel), folder, BYTES, val_fraction=0.1, say=quiet)
     assert [path.name for path in folder.iterdir()] == ["letters.txt"]
 
 
@@ -82,67 +152,46 @@ def test_prepare_refuses_before_it_writes_when_the_disk_is_too_small(
 ):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(ConfigError, match=r"up to 17 KiB, 1 KiB are free"):
-        prepare(text_corpus("novel", novel), tmp_path / "data", tokenizer=Tokenizer.byte, val_fraction=0.1, say=quiet)
+        prepare(text_corpus("novel", novel), tmp_path / "data", BYTES, val_fraction=0.1, say=quiet)
     assert not (tmp_path / "data").exists()
-
-
-def test_text_corpus_of_a_folder_leaves_out_hidden_and_binary_files_and_ignores_where_it_lies(tmp_path: Path):
-    orders = []
-    for root in (tmp_path / "one", tmp_path / "two"):
-        (root / "sub").mkdir(parents=True)
-        (root / ".git").mkdir()
-        for name in ("a.txt", "b.md", "sub/c.py", ".git/config"):
-            (root / name).write_text(name)
-        (root / "image.png").write_bytes(b"\x89PNG\0\0")
-        (root / "empty.txt").touch()
-        orders.append([path.relative_to(root).as_posix() for path in text_corpus("x", root).paths])
-    assert sorted(orders[0]) == ["a.txt", "b.md", "sub/c.py"]
-    assert orders[0] == orders[1]
-
-
-def test_text_corpus_says_what_is_missing(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"data.path=.*nowhere: does not exist"):
-        text_corpus("x", tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="no text file there"):
-        text_corpus("x", tmp_path)
-
-
-def test_stdlib_corpus_has_megabytes_of_python_without_tests_and_packages():
-    corpus = stdlib_corpus()
-    assert corpus.n_bytes() > 5e6
-    assert {path.suffix for path in corpus.paths} == {".py"}
-    assert not [path for path in corpus.paths if {"site-packages", "test", "tests"} & set(path.parts)]
-    assert corpus.paths == stdlib_corpus().paths
-
-
-def test_corpus_pieces_end_at_lines_and_leave_nothing_out(novel: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PIECE_BYTES", 100)
-    pieces = list(Corpus(name="x", source="", paths=(novel,)).pieces())
-    assert b"".join(pieces) == novel.read_bytes()
-    assert all(piece.endswith(b"\n") for piece in pieces)
-    assert max(map(len, pieces)) < 120
 
 
 def test_prepare_says_how_far_it_is(novel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "REPORT_INTERVAL_SECONDS", -1.0)
     said: list[str] = []
     folder = tmp_path / "d"
-    prepare(text_corpus("novel", novel), folder, tokenizer=Tokenizer.byte, val_fraction=0.1, say=said.append)
+    prepare(text_corpus("novel", novel), folder, BYTES, val_fraction=0.1, say=said.append)
     assert said[0].startswith("preparing novel: 9 KiB of 9 KiB")
     assert said[-1] == f"prepared {folder}: 8,008 training and 882 held-out tokens"  # 8,890 x 0.9 falls into a line
 
 
-def test_cut_splits_the_piece_on_the_border_at_a_line():
-    pieces = [b"aa\nbb\n", b"cc\ndd\n", b"ee\n"]
-    assert list(cut(iter(pieces), 7)) == [(False, b"aa\nbb\n"), (False, b"cc\n"), (True, b"dd\n"), (True, b"ee\n")]
+def running(text: bytes) -> Piece:
+    return Piece(texts=[text], are_documents=False, n_units=len(text), after=(0, 0))
 
 
-def test_encoder_knows_bytes_and_refuses_foreign_tokenizers():
-    encode, vocab_size = encoder(Tokenizer.byte)
-    assert encode("é".encode()).tolist() == [0xC3, 0xA9]
-    assert vocab_size == 256
-    with pytest.raises(ConfigError, match=r"data=bin data.path=FOLDER"):
-        encoder(Tokenizer.other)
+def test_cut_splits_running_text_at_a_line_and_keeps_documents_whole():
+    assert list(cut(running(b"cc\ndd\n"), 9)) == [(False, [b"cc\ndd\n"])]
+    assert list(cut(running(b"cc\ndd\n"), 1)) == [(False, [b"cc\n"]), (True, [b"dd\n"])]
+    assert list(cut(running(b"cc\ndd\n"), -3)) == [(True, [b"cc\ndd\n"])]
+    documents = Piece(texts=[b"a", b"b", b"c", b"d"], are_documents=True, n_units=40, after=(0, 0))
+    assert list(cut(documents, 30)) == [(False, [b"a", b"b", b"c"]), (True, [b"d"])]
+    assert list(cut(documents, 99)) == [(False, [b"a", b"b", b"c", b"d"])]
+
+
+def test_in_order_keeps_the_order_and_reads_only_a_little_ahead():
+    n_read, n_out = 0, 0
+
+    def items() -> Iterator[int]:
+        nonlocal n_read
+        for i in range(200):
+            n_read += 1
+            yield i
+
+    for result in in_order(lambda i: 2 * i, items(), is_worth_threads=True):
+        assert result == 2 * n_out
+        n_out += 1
+        assert n_read - n_out <= 2 * (os.cpu_count() or 1) + 1
+    assert n_out == 200
 
 
 def test_ensure_prepared_prepares_the_users_text_once(
@@ -176,19 +225,10 @@ def test_ensure_prepared_counts_token_files_without_a_manifest(tmp_path: Path, m
     assert (prepared.n_train_tokens, prepared.n_val_tokens, prepared.dtype) == (100, 10, "uint16")
 
 
-def test_prepare_clears_what_killed_ones_left_a_day_ago_and_leaves_the_living_alone(novel: Path, tmp_path: Path):
-    folder = tmp_path / "data"
-    for name, age_hours in ((".data.7.tmp", 30), (f".data.{os.getpid()}.tmp", 1), (".other.7.tmp", 30)):
-        left = tmp_path / name / "data"
-        left.mkdir(parents=True)
-        (left / "train.bin").touch()
-        then = time.time() - age_hours * 3600
-        for path in (left / "train.bin", left, left.parent):
-            os.utime(path, (then, then))
-    prepare(text_corpus("novel", novel), folder, tokenizer=Tokenizer.byte, val_fraction=0.1, say=quiet)
-    assert {path.name for path in tmp_path.glob(".*")} == {f".data.{os.getpid()}.tmp", ".other.7.tmp"}
+def test_prepared_folders_may_be_read_by_others(novel: Path, tmp_path: Path):
+    prepare(text_corpus("novel", novel), tmp_path / "data", BYTES, val_fraction=0.1, say=quiet)
     (tmp_path / "usual").mkdir()
-    assert folder.stat().st_mode == (tmp_path / "usual").stat().st_mode  # others may read it
+    assert (tmp_path / "data").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def text_plan(make_plan: Callable[..., RunPlan], source: Path, folder: Path) -> RunPlan:
@@ -202,7 +242,7 @@ def test_ensure_prepared_names_the_file_that_cannot_be_read(
     def refuse(path: Path) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(module, "_is_binary", refuse)
+    monkeypatch.setattr(corpus_module, "_is_binary", refuse)
     with pytest.raises(ConfigError, match=r"data.path=.*: Permission denied: .*novel.txt\n  To fix: data.path="):
         ensure_prepared(text_plan(make_plan, novel.parent, tmp_path / "data"), quiet)
 

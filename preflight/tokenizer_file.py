@@ -1,0 +1,42 @@
+"""What does a tokenizer.json (Hugging Face tokenizers) say of itself? Its largest id, and the token that ends a text.
+
+Read as JSON: a bill needs no library for it. The file has the vocabulary under `model.vocab` (a mapping for BPE,
+WordPiece and WordLevel, a list of pairs for Unigram) and what was added under `added_tokens`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # GPT-2 and NeoX, Llama 3, Llama 2, Gemma, BERT
+
+
+def largest_id(path: Path) -> int:
+    """OSError or ValueError when the file is none."""
+    return max(ids_of(path).values())
+
+
+def end_of_text(path: Path) -> int | None:
+    """None: it has no token of that meaning that we know."""
+    ids = ids_of(path)
+    return next((ids[name] for name in ENDS if name in ids), None)
+
+
+@lru_cache(maxsize=2)
+def ids_of(path: Path) -> Mapping[str, int]:
+    """Every token's number."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        vocabulary: Any = document["model"]["vocab"]
+        pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((t, i) for i, (t, _) in enumerate(vocabulary))
+        ids = {str(token): int(i) for token, i in pairs}
+        ids |= {str(added["content"]): int(added["id"]) for added in document.get("added_tokens", [])}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a tokenizer.json: {error!r}") from error
+    if not ids:
+        raise ValueError("not a tokenizer.json: it has no vocabulary")
+    return ids
