@@ -18,6 +18,7 @@ from trainers.meters import Meters, mfu
 from trainers.warn import warn
 
 METRICS_NAME = "metrics.jsonl"
+N_EARLY_STEPS = 10  # a run of long steps is told within a few of them
 Metrics = dict[str, float | int | None]
 
 
@@ -42,9 +43,9 @@ class Progress:
             self._attempt(lambda: print(text, file=self.job.progress, flush=True), "the output")
 
     def is_early(self, step: int) -> bool:
-        """After 1, 2, 4, 8, ... steps the guard has a look, however seldom lines are printed."""
+        """After each of the first ten steps, and after 16, 32, ..., the guard has a look, however seldom lines are."""
         n = step - self.first_step
-        return n & (n - 1) == 0
+        return n <= N_EARLY_STEPS or n & (n - 1) == 0
 
     def look(self, step: int) -> None:
         """Measure and judge; every rank must call it."""

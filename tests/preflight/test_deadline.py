@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from resolving import problem_of, resolved
 
+from conf.choices import Enforce
 from preflight.resolve.deadline import resolve_deadline
 from preflight.resolve.resolution import Resolution
 
@@ -60,3 +62,16 @@ def test_resolve_deadline_refuses_what_is_past_or_vague_with_one_that_works(give
 
 def test_resolve_deadline_is_none_when_none_is_given() -> None:
     assert resolve_deadline(None, NOON, Resolution()) == (None, None, None)
+
+
+def test_a_budget_stops_unless_the_run_is_launched_over_it_knowingly() -> None:
+    assert resolved("hw=4090").budget.enforce is Enforce.stop
+    assert resolved("hw=4090", "lowering.policy=off").budget.enforce is Enforce.warn
+    assert resolved("hw=4090", "lowering.policy=off", "budget.enforce=stop").budget.enforce is Enforce.stop
+
+
+def test_a_deadline_and_the_machines_limit_reach_the_plan() -> None:
+    plan = resolved("hw=4090", "budget.deadline=2026-12-01T12:00+00:00", "launcher.time_limit_hours=11.5")
+    assert (plan.budget.deadline_hours, plan.budget.deadline) == (24.0, "2026-12-01T12:00+00:00")
+    assert plan.launcher.time_limit_hours == 11.5
+    assert problem_of("hw=4090", "budget.deadline=yesterday").path == "budget.deadline"
