@@ -34,10 +34,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conf.compose import compose
-from launcher.decide import Answer, answer, planned
-from launcher.finish import finish
+from launcher.answer import Answer
+from launcher.decide import answer, planned
 from launcher.output import complain, prepare_streams, say
-from preflight import rundir
 from preflight.bill import Bill, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
@@ -76,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if decided is None or run_dir is None:
         return the_answer.exit_code
     from launcher import relaunch  # bills do not pay for it
+    from launcher.finish import finish
 
     progress = sys.stderr if the_answer.as_json else sys.stdout
     decided, outcome = relaunch.run(
@@ -86,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _lead(the_answer: Answer, started_unix: float) -> int:
     """Rank 0 under torchrun decides alone, tells the other ranks, then trains as one of them."""
+    from launcher.finish import finish
+    from preflight import rundir
     from trainers.backends import torchrun
 
     decided, run_dir = the_answer.bill, the_answer.run_dir

@@ -16,7 +16,8 @@ from preflight.bill import Bill
 from preflight.errors import ExitCode
 from preflight.planfile import to_jsonable
 from preflight.record import append_to_ledger
-from preflight.report.render import actual_text, bill_document
+from preflight.report.comparison import actual_text
+from preflight.report.document import bill_document
 
 if TYPE_CHECKING:
     from trainers.outcome import Outcome

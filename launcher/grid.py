@@ -21,7 +21,8 @@ from launcher.output import complain, say
 from preflight.bill import Bill, for_launch, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
-from preflight.report.render import bill_document, error_document, grid_csv, grid_error_row, grid_header, grid_row
+from preflight.report.document import bill_document, error_document
+from preflight.report.grid import grid_csv, grid_error_row, grid_header, grid_row
 from trainers.backends import local
 from trainers.signals import PARENT_VARIABLE
 

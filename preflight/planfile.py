@@ -17,6 +17,7 @@ from preflight.errors import ConfigError, Problem
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
+LEDGER_NAME, PROBES_NAME = "ledger.jsonl", "probes.jsonl"  # in a folder of runs: what happened, what was measured
 
 
 def to_jsonable(value: Any) -> Any:

@@ -21,9 +21,8 @@ from preflight.estimate import estimate
 from preflight.flat import flat_estimate
 from preflight.ledger_line import LEDGER_VERSION, sound_line
 from preflight.plan import NO_CALIBRATION, RunPlan
-from preflight.planfile import to_jsonable
+from preflight.planfile import LEDGER_NAME, to_jsonable
 
-LEDGER_NAME = "ledger.jsonl"
 LOCK_TIMEOUT_SECONDS = 5.0
 GIT_TIMEOUT_SECONDS = 2.0
 NEWLINE = 0x0A

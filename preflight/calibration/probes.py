@@ -16,9 +16,8 @@ from typing import Any
 
 from preflight.hw_plan import CardKind, HwPlan, Measured
 from preflight.plan import RunPlan
-from preflight.planfile import SCHEMA_VERSION
+from preflight.planfile import PROBES_NAME, SCHEMA_VERSION
 
-PROBES_NAME = "probes.jsonl"
 OF_THE_CARD = ("bandwidth_bytes_per_second",)
 OF_THE_HOST = ("pass_seconds", "layer_seconds")
 OF_THE_DISK = ("disk_write_bytes_per_second", "disk_read_bytes_per_second")

@@ -8,7 +8,7 @@ import pytest
 from simple_sums import simple_estimate
 
 from preflight.actual import Actual
-from preflight.report.render import actual_text
+from preflight.report.comparison import actual_text
 
 TABLE = """\
                     estimated                 actual        ratio

@@ -9,7 +9,8 @@ import pytest
 from conf.choices import ReportChoice
 from preflight.bill import make_bill
 from preflight.plan import Calibration, Factor
-from preflight.report.render import bill_text, render
+from preflight.report.render import render
+from preflight.report.text import bill_text
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from simple_sums import use_simple_sums
 from conf.choices import PolicyChoice
 from preflight.bill import make_bill
 from preflight.errors import ConfigError, Problem
-from preflight.report.render import grid_error_row, grid_header, grid_row
+from preflight.report.grid import grid_error_row, grid_header, grid_row
 from preflight.verdict.judge import Finding, Severity
 
 

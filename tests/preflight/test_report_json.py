@@ -12,7 +12,8 @@ from simple_sums import use_simple_sums
 from conf.choices import PolicyChoice, ReportChoice
 from preflight.bill import for_launch, make_bill
 from preflight.errors import ExitCode, Problem
-from preflight.report.render import bill_document, error_document, render
+from preflight.report.document import bill_document, error_document
+from preflight.report.render import render
 from preflight.verdict.judge import Finding, Severity
 
 PROMISED = {

@@ -9,7 +9,8 @@ from random_plans import SETTINGS, plan_of, questions
 
 from conf.choices import ReportChoice
 from preflight.bill import make_bill
-from preflight.report.render import grid_header, grid_row, render
+from preflight.report.grid import grid_header, grid_row
+from preflight.report.render import render
 
 
 @given(question=questions())

@@ -10,7 +10,8 @@ from simple_sums import simple_step, use_simple_sums
 from conf.choices import PolicyChoice, ReportChoice, Show
 from preflight.bill import for_launch, make_bill
 from preflight.plan import Calibration, Factor, Precision
-from preflight.report.render import bill_text, render
+from preflight.report.render import render
+from preflight.report.text import bill_text
 from preflight.verdict.judge import Finding, Severity
 
 GO = """\
