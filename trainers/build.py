@@ -19,6 +19,7 @@ from preflight.plan import Precision, RunPlan
 from preflight.planfile import from_jsonable
 from trainers import checkpoint, hf_weights, lora
 from trainers.gpt import GPT
+from trainers.precision import weight_dtype
 
 HF_PREFIX = "hf:"
 
@@ -27,13 +28,16 @@ def build_model(plan: RunPlan, device: torch.device | str = "cpu") -> GPT:
     """Everything but the checkpoint's weights."""
     trainer = plan.trainer
     torch.manual_seed(plan.seed)
+    if torch.device(device).type == "meta":  # `trainers.sharding` draws what this process is to hold
+        with torch.device(device):
+            return GPT.of(plan)
     model = GPT.of(plan)
     if trainer.init_from is not None:
         start_from(model, plan, trainer.init_from)
     if trainer.adapter is not Adapter.none:
         lora.adapt(model, trainer)
-    if trainer.precision is Precision.bf16_pure:
-        model.to(torch.bfloat16)
+    if trainer.precision is Precision.bf16_pure:  # frozen 16-bit matrices of adapters stay as they are
+        model.to(weight_dtype(trainer.precision))
     model.to(device)
     lora.quantize(model, trainer)
     return model

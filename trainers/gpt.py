@@ -17,13 +17,12 @@ from torch.nn import functional as F
 from conf.choices import Attention, Positions
 from preflight.params import head_dim, n_positions
 from preflight.plan import Checkpointing, ModelPlan, RunPlan
+from trainers.drawing import Embedding, Linear, draw
 from trainers.layers import MLP as MLP
 from trainers.layers import Block, make_norm, rotation
 from trainers.loss import IGNORED as IGNORED
 from trainers.loss import chunked_loss
 from trainers.recompute import run_block
-
-INIT_STD = 0.02  # Radford et al. 2018, section 4.1
 
 
 class GPT(nn.Module):
@@ -38,18 +37,17 @@ class GPT(nn.Module):
         loss_chunk_tokens: int = 0,
     ) -> None:
         super().__init__()
-        self.sequence_length, self.dropout = sequence_length, model.dropout
+        self.sequence_length, self.dropout, self.is_tied = sequence_length, model.dropout, model.tied_head
         self.checkpointing, self.loss_chunk_tokens = checkpointing, loss_chunk_tokens
         self.rotates, self.theta, self.head_dim = model.positions is Positions.rotary, model.rope_theta, head_dim(model)
-        parts = {"wte": nn.Embedding(model.vocab_size, model.n_embd)}
+        parts = {"wte": Embedding(model.vocab_size, model.n_embd)}
         if not self.rotates:
-            parts["wpe"] = nn.Embedding(n_positions(model, sequence_length), model.n_embd)
+            parts["wpe"] = Embedding(n_positions(model, sequence_length), model.n_embd)
         blocks = nn.ModuleList(Block(model, attention) for _ in range(model.n_layer))
         self.transformer = nn.ModuleDict({**parts, "h": blocks, "ln_f": make_norm(model)})
-        self.lm_head = nn.Linear(model.n_embd, model.vocab_size, bias=False)
-        if model.tied_head:
-            self.transformer["wte"].weight = self.lm_head.weight  # Press & Wolf 2017
-        self._initialise(model.n_layer)
+        self.lm_head = Linear(model.n_embd, model.vocab_size, bias=False)
+        self.tie()
+        draw(self.named_parameters(), model.n_layer)
 
     @classmethod
     def of(cls, plan: RunPlan) -> GPT:
@@ -63,14 +61,10 @@ class GPT(nn.Module):
             trainer.loss_chunk_tokens,
         )
 
-    def _initialise(self, n_layer: int) -> None:
-        """N(0, 0.02); what writes into the residual stream is divided by sqrt(2 n_layer), as GPT-2 has it."""
-        for name, parameter in self.named_parameters():
-            if name.endswith(".bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.dim() >= 2:  # LayerNorm weights stay one
-                scale = 1 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 1.0
-                nn.init.normal_(parameter, mean=0.0, std=INIT_STD * scale)
+    def tie(self) -> None:
+        """One matrix for tokens in and out (Press & Wolf 2017)."""
+        if self.is_tied:
+            self.lm_head.weight = self.transformer["wte"].weight  # type: ignore[assignment]
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """(B, T) -> mean loss, a scalar; without targets -> logits of the last position (B, V)."""

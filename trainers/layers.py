@@ -16,6 +16,7 @@ from conf.choices import Activation, Attention, Norm
 from preflight.params import head_dim, kv_dim, q_dim
 from preflight.plan import ModelPlan
 from trainers.attention import causal_attention
+from trainers.drawing import Linear
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (T, D) each
 
@@ -58,8 +59,8 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         self.kind, self.dropout, self.head_dim = kind, model.dropout, head_dim(model)
         self.widths = {"query": q_dim(model), "key": kv_dim(model), "value": kv_dim(model)}
-        self.c_attn = nn.Linear(model.n_embd, sum(self.widths.values()), bias=model.qkv_bias)  # q, k, v in one matmul
-        self.c_proj = nn.Linear(q_dim(model), model.n_embd, bias=model.bias)
+        self.c_attn = Linear(model.n_embd, sum(self.widths.values()), bias=model.qkv_bias)  # q, k, v in one matmul
+        self.c_proj = Linear(q_dim(model), model.n_embd, bias=model.bias)
         self.q_norm = HeadNorm(self.head_dim, eps=model.norm_eps) if model.qk_norm else None
         self.k_norm = HeadNorm(self.head_dim, eps=model.norm_eps) if model.qk_norm else None
 
@@ -84,9 +85,9 @@ class MLP(nn.Module):
         super().__init__()
         self.activation, self.dropout = model.activation, model.dropout
         if model.activation is Activation.swiglu:
-            self.c_gate = nn.Linear(model.n_embd, model.d_ff, bias=model.bias)
-        self.c_fc = nn.Linear(model.n_embd, model.d_ff, bias=model.bias)
-        self.c_proj = nn.Linear(model.d_ff, model.n_embd, bias=model.bias)
+            self.c_gate = Linear(model.n_embd, model.d_ff, bias=model.bias)
+        self.c_fc = Linear(model.n_embd, model.d_ff, bias=model.bias)
+        self.c_proj = Linear(model.d_ff, model.n_embd, bias=model.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C). Kept for backward: what goes up, the gate, and what c_proj reads."""

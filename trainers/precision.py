@@ -16,6 +16,11 @@ from preflight.plan import Precision
 AUTOCAST_DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
+def weight_dtype(precision: Precision) -> torch.dtype:
+    """Of weights that are trained, and of what the optimizer keeps."""
+    return torch.bfloat16 if precision is Precision.bf16_pure else torch.float32
+
+
 def set_matmul_precision(precision: Precision, fp32: Float32Matmul = Float32Matmul.highest) -> None:
     """Of products of fp32 numbers: tf32 lets NVIDIA's tensor cores round them to 10 bits of mantissa.
 

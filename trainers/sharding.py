@@ -15,7 +15,7 @@ of the four, goes on from them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,19 +29,25 @@ from conf.choices import Parallel
 from preflight.machine.snapshot import World
 from preflight.plan import TrainerPlan
 from trainers import distributed
+from trainers.drawing import materialise
+from trainers.gpt import GPT
 from trainers.optimizers import Combined, Group, Make, make_here
-from trainers.precision import AUTOCAST_DTYPES
+from trainers.precision import AUTOCAST_DTYPES, weight_dtype
 
 SLICED = (Parallel.zero2, Parallel.zero3)
+# Dropout draws what it draws without the compiler: a run that is resumed with compile on or off goes on with its masks.
+EAGER_RANDOMNESS: dict[str, str | int | bool | Callable[..., object]] = {"fallback_random": True}
 
 
 def birthplace(trainer: TrainerPlan, world: World, device: torch.device) -> torch.device:
-    """Where the whole model is made: on the host when no device could hold it; `shard` moves it a block at a time."""
-    return torch.device("cpu") if world.world_size > 1 and trainer.parallel in SLICED else device
+    """Where the whole model is made: nowhere, when a process need not hold it; given weights are read on the host."""
+    if world.world_size == 1 or trainer.parallel not in SLICED:
+        return device
+    return torch.device("meta" if trainer.init_from is None else "cpu")
 
 
-def shard(model: nn.Module, trainer: TrainerPlan, world: World, device: torch.device) -> None:
-    """In place, before the optimizer is made: parameters become slices where the plan says so."""
+def shard(model: GPT, trainer: TrainerPlan, world: World, device: torch.device) -> None:
+    """In place, before the optimizer is made: parameters become slices where the plan says so, a block at a time."""
     if world.world_size == 1 or trainer.parallel not in SLICED:
         return
     from torch.distributed.device_mesh import init_device_mesh
@@ -51,10 +57,20 @@ def shard(model: nn.Module, trainer: TrainerPlan, world: World, device: torch.de
     mesh = init_device_mesh(device.type, (world.world_size,))
     in_blocks = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     outside = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, output_dtype=torch.float32)
-    for block in model.transformer["h"]:  # type: ignore[index]
+    outer = {name: part for name, part in model.transformer.items() if name != "h"}
+    blocks = list(model.transformer["h"].children())
+    finish = partial(materialise, n_layer=len(blocks), dtype=weight_dtype(trainer.precision))
+    for name, part in outer.items():
+        if name != "ln_f":
+            finish(part)
+    model.tie()
+    for block in blocks:
+        finish(block)
         if trainer.compile:
-            block.compile()  # each alone: the gathering between them is no part of a graph
+            block.compile(options=EAGER_RANDOMNESS)  # each alone: the gathering between them is no part of a graph
         fully_shard(block, mesh=mesh, mp_policy=in_blocks, reshard_after_forward=trainer.parallel is Parallel.zero3)
+    finish(outer["ln_f"])
+    finish(model.lm_head)
     fully_shard(model, mesh=mesh, mp_policy=outside, reshard_after_forward=False)  # its backward pass comes at once
     distributed.keep_until_exit(model)
 
@@ -63,7 +79,7 @@ def wrap(model: nn.Module, trainer: TrainerPlan, world: World, device: torch.dev
     """What evaluates and what trains: compiled, and its gradients averaged over the ranks."""
     if world.world_size > 1 and trainer.parallel in SLICED:
         return model, model
-    compiled: nn.Module = torch.compile(model) if trainer.compile else model  # type: ignore[assignment]
+    compiled: nn.Module = torch.compile(model, options=EAGER_RANDOMNESS) if trainer.compile else model  # type: ignore[assignment]
     if world.world_size == 1:
         return compiled, compiled
     trained = DistributedDataParallel(

@@ -18,6 +18,7 @@ from conf.choices import Optimizer, OptimizerKernel, Parallel
 from preflight.machine.snapshot import World
 from preflight.plan import Checkpointing, Precision, RunPlan
 from trainers import checkpoint, sharding
+from trainers.build import build_model
 from trainers.gpt import GPT
 from trainers.job import Job, NeverStop
 from trainers.optimizers import make_optimizer
@@ -124,3 +125,21 @@ def test_zero2_keeps_gathered_weights_for_the_backward_pass_and_zero3_does_not(s
         model(torch.zeros(1, T, dtype=torch.long), torch.zeros(1, T, dtype=torch.long))
         weight = model.transformer["h"][0].mlp.c_fc.weight
         assert (local(weight).shape == (128, 32)) is is_whole
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_slices_are_drawn_without_the_whole_and_are_the_same_numbers(
+    small_plan: Plans, world_of_two: World, precision: str, tied: bool
+):
+    plan = changed(small_plan(precision=Precision[precision]), parallel=Parallel.zero3)
+    plan = replace(plan, model=replace(plan.model, tied_head=tied))
+    whole = build_model(plan).state_dict()
+    place = sharding.birthplace(plan.trainer, world_of_two, torch.device("cpu"))
+    model = build_model(plan, place)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    sharding.shard(model, plan.trainer, world_of_two, torch.device("cpu"))
+    for name, parameter in model.named_parameters():
+        mine = local(parameter)
+        assert not mine.is_meta
+        assert torch.equal(mine, whole[name][: len(mine)])  # rank 0 has the first rows
