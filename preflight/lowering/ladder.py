@@ -13,6 +13,7 @@ from preflight.band import Band
 from preflight.estimate import estimate
 from preflight.lowering.levels import BATCH, FIELDS, MODEL, levels, order_of, value_of
 from preflight.plan import RunPlan, valid_micro_batch_sizes
+from preflight.sharing import can_share
 from preflight.verdict.fitting import at_micro_batch_size, largest_fitting
 from preflight.verdict.needs import broken_budgets
 
@@ -59,7 +60,7 @@ def _steps(plan: RunPlan, allowed: frozenset[str]) -> Iterator[Step]:
 
 def _lower(plan: RunPlan, rung: str) -> tuple[RunPlan, ...]:
     if rung != BATCH:
-        return levels(plan, rung)[1:]
+        return tuple(lower for lower in levels(plan, rung)[1:] if can_share(lower.trainer))
     smaller = _refitted(plan, plan, may_change=True)
     return () if smaller == plan else (smaller,)
 

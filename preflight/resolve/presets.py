@@ -18,6 +18,7 @@ from preflight.plan import ModelPlan
 
 MODEL_DIR = Path(__file__).resolve().parents[2] / "conf" / "model"
 SHAPE = ("n_layer", "n_head", "n_kv_head", "n_embd", "d_ff", "vocab_size", "tied_head", "family")
+KEPT = ("vocab_size", "bias", "qkv_bias", "qk_norm", "norm", "positions", "activation", "dropout", "n_positions")
 COUNTS = ("n_layer", "n_head", "n_kv_head", "n_embd", "d_ff", "vocab_size")
 SELF, SCHEMA = "_self_", "schema"  # in a defaults list: the file itself, and its types
 LLAMA_FF_MULTIPLE = 256  # Touvron et al. 2023, model.py: 2/3 of 4 x n_embd, rounded up to a multiple
@@ -88,7 +89,7 @@ def changed_shape(model: ModelPlan) -> list[str]:
 def smaller_models(model: ModelPlan, sequence_length: int) -> tuple[ModelPlan, ...]:
     """Presets of the same family and tokenizer with fewer parameters, the largest first.
 
-    Vocabulary, bias and dropout stay as asked for: they are no part of a model's size. None for a folder's model.
+    Vocabulary, parts and dropout stay as asked for: they are no part of a model's size. None for a folder's model.
     """
     if model.path is not None:  # a folder's model has no family here: another preset would be another model
         return ()
@@ -97,7 +98,7 @@ def smaller_models(model: ModelPlan, sequence_length: int) -> tuple[ModelPlan, .
     for preset in _presets(MODEL_DIR).models:
         if preset.family is not model.family or preset.tokenizer is not model.tokenizer:
             continue
-        smaller = replace(preset, vocab_size=model.vocab_size, bias=model.bias, dropout=model.dropout)
+        smaller = replace(preset, **{name: getattr(model, name) for name in KEPT})
         n_params = count_params(smaller, sequence_length).total
         if n_params < limit:
             sized.append((n_params, smaller))

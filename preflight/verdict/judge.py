@@ -130,7 +130,8 @@ def _fix(plan: RunPlan, estimate: Estimate, need: Need, fitting: RunPlan, neares
         return room_remedy(plan, estimate, need)
     edge = max(need.edge, *_edges(fitting, need.budget)) if fitting is not plan else need.edge
     remedy = hours_remedy if need.budget in IN_HOURS else spending_remedy
-    return remedy(fitting, need.budget, edge, _keeps_known_budgets)
+    with_model = "" if fitting.model == plan.model else f" (with {fitting.model.name}, which fits)"
+    return remedy(fitting, need.budget, edge, _keeps_known_budgets, with_model)
 
 
 def _keeps_known_budgets(candidate: RunPlan, candidate_estimate: Estimate) -> bool:

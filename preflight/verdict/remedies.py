@@ -36,18 +36,18 @@ def rounded_up(value: float, n_digits: int = 2) -> float:
     return float(f"{math.ceil(value / unit) * unit:.{n_digits + 1}g}")
 
 
-def hours_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits) -> str:
+def hours_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits, with_model: str = "") -> str:
     """More hours or no deadline, the tokens that fit, a model that trains anywhere, the bill of a faster machine."""
     more = "budget.deadline=null" if budget == "deadline" else f"budget.max_hours={rounded_up(need):.12g}"
-    remedies = [more, *_fewer_tokens(fitting, fits)]
+    remedies = [more, *_fewer_tokens(fitting, fits, with_model)]
     if fitting.model.name != SMALLEST_MODEL and not _has_given_recipe(fitting):
         remedies.append(f"model={SMALLEST_MODEL}")
     return one_of(remedies + _faster_machine(fitting, fits))
 
 
-def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits) -> str:
+def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits, with_model: str = "") -> str:
     """More money or energy, or the tokens that fit."""
-    return one_of([f"budget.max_{budget}={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)])
+    return one_of([f"budget.max_{budget}={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits, with_model)])
 
 
 def room_remedy(plan: RunPlan, worked_out: Estimate, need: Need) -> str:
@@ -88,14 +88,14 @@ def _has_given_recipe(plan: RunPlan) -> bool:
     return any(plan.provenance.get(f"trainer.{name}", "").startswith("given") for name in RECIPE)
 
 
-def _fewer_tokens(fitting: RunPlan, fits: Fits) -> list[str]:
+def _fewer_tokens(fitting: RunPlan, fits: Fits, with_model: str) -> list[str]:
     """Offered, never applied; in the terms that the length of the run was given in."""
     tokens = tokens_that_fit(fitting, fits)
     if not tokens:
         return []
     if fitting.provenance.get("trainer.n_steps", "").startswith("given"):
-        return [f"trainer.n_steps={tokens // fitting.trainer.tokens_per_step}"]
-    return [f"trainer.total_tokens={tokens}"]
+        return [f"trainer.n_steps={tokens // fitting.trainer.tokens_per_step}{with_model}"]
+    return [f"trainer.total_tokens={tokens}{with_model}"]
 
 
 def _faster_machine(plan: RunPlan, fits: Fits) -> list[str]:

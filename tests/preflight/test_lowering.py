@@ -214,3 +214,11 @@ def test_lower_counts_a_result_that_keeps_every_budget(make_plan):
     plan = make_plan(micro_batch_size=64, n_steps=16_000, precision=Precision.fp32)
     lowered = lower(plan)
     assert broken_budgets(lowered.plan, lowered.estimate) == ()
+
+
+def test_lower_says_for_which_model_fewer_tokens_are_worked_out(make_plan):
+    # 320 layers do not fit; 12 do and take 40 h of 24
+    plan = make_plan(model=with_layers(make_plan().model, 320), micro_batch_size=12, n_steps=36_000)
+    plan = replace(plan, lowering=replace(plan.lowering, allow_model=True, smaller_models=(make_plan().model,)))
+    hours = next(violation for violation in lower(plan).violations if violation.budget == "hours")
+    assert f"trainer.total_tokens={21_600 * plan.trainer.tokens_per_step} (with gpt2_124m, which fits)" in hours.fix

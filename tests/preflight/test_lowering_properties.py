@@ -13,6 +13,7 @@ from preflight.estimate import estimate
 from preflight.lowering.levels import BATCH, EVERY_RUNG, FIELDS, FIELDS_BEHIND, levels, order_of, value_of
 from preflight.lowering.lower import allowed_rungs, lower
 from preflight.plan import Precision, valid_micro_batch_sizes
+from preflight.sharing import can_share
 from preflight.verdict.fitting import at_micro_batch_size
 from preflight.verdict.judge import Decision
 from preflight.verdict.needs import broken_budgets
@@ -103,6 +104,7 @@ def test_lower_finds_the_least_of_all_lowerings(make_plan, question):
     every = [plan]
     for rung in ladder:
         every = [lower_still for one in every for lower_still in levels(one, rung)]
+    every = [one for one in every if can_share(one.trainer)]
     yes = [
         depth(plan, one)
         for shaped_plan in every

@@ -41,6 +41,7 @@ def test_smaller_models_are_of_the_family_and_tokenizer_largest_first():
     names = [model.name for model in resolved("model=gpt2_1558m", "hw=8xh100").lowering.smaller_models]
     assert names == ["gpt2_774m", "gpt2_350m", "gpt2_124m"]
     assert [model.name for model in resolved("model=llama_7b", "hw=8xh100").lowering.smaller_models] == [
+        "llama_3b",
         "llama_1b",
         "llama_125m",
     ]
