@@ -22,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs 
 
 from preflight.errors import ExitCode, PreflightError
 from preflight.ledger_line import LEDGER_VERSION, sound_line
+from preflight.plan import RunPlan
 from preflight.planfile import to_jsonable
 from preflight.record import append_line, ledger_path, read_ledger
 from scripts.foreign_runs import NotUnderstood, understood
-from scripts.past_runs import PastRun, from_api, from_file, from_folder
+from scripts.past_runs import PastRun, from_api, from_file, from_folder, typed
 from scripts.wandb_files import Unreadable
 
 PARTS = ("model", "trainer", "hw", "software", "tracking")  # of a config that preflight wrote
@@ -94,7 +95,7 @@ def _own(run: PastRun) -> dict[str, Any] | str:
     actual = {name: value for name, value in run.summary.items() if name.startswith("actual/")}
     if not isinstance(actual.get("actual/n_steps_done"), int | float):
         return "it was not measured: no actual/n_steps_done in its summary"
-    config = dict(run.config)
+    config = typed(RunPlan, run.config)
     bill = {name: config.pop(name) for name in list(config) if name.startswith("estimate/")}
     return _line(run, config, bill, actual, run_id=run.name)
 

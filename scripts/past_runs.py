@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import types
+import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,23 @@ def nested(row: Mapping[str, Any]) -> dict[str, Any]:
         else:
             place[last] = value
     return config
+
+
+def typed(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables know neither text from number (a card named 4090) nor null from nothing: as the dataclass has it."""
+    hints, found = typing.get_type_hints(kind), dict(stored)
+    for each in fields(kind):
+        hint, value = hints[each.name], stored.get(each.name)
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        choices = typing.get_args(hint) if is_union else (hint,)
+        within = next((choice for choice in choices if isinstance(choice, type) and is_dataclass(choice)), None)
+        if within is not None and isinstance(value, dict):
+            found[each.name] = typed(within, value)
+        elif value is None and type(None) in choices:
+            found[each.name] = None
+        elif value is not None and str in choices and not isinstance(value, str):
+            found[each.name] = str(value)
+    return found
 
 
 def _plain(config: Any) -> dict[str, Any]:
