@@ -194,7 +194,8 @@ def start(command: Sequence[str], cores: str, environment: dict[str, str], folde
         pinned, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=folder
     )
     assert process.stdout is not None
-    output = process.stdout.read()
+    with process.stdout as stream:
+        output = stream.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
