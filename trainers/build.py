@@ -38,9 +38,8 @@ def build_model(plan: RunPlan, device: torch.device | str = "cpu") -> GPT:
         lora.adapt(model, trainer)
     if trainer.precision is Precision.bf16_pure:  # frozen 16-bit matrices of adapters stay as they are
         model.to(weight_dtype(trainer.precision))
-    model.to(device)
-    lora.quantize(model, trainer)
-    return model
+    lora.quantize(model, trainer, device)
+    return model.to(device)
 
 
 def start_from(model: GPT, plan: RunPlan, source: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conf.choices import Adapter, AdapterTargets
-from preflight.plan import Precision, TrainerPlan
+from preflight.plan import TrainerPlan
 from trainers.layers import MLP, CausalSelfAttention
 from trainers.precision import AUTOCAST_DTYPES
 
@@ -62,11 +62,12 @@ class AdaptedLinear(nn.Linear):
         packed, state = self.quantized
         return bitsandbytes.matmul_4bit(x, packed.t(), quant_state=state, bias=self.bias)
 
-    def quantize(self) -> None:
-        """The frozen weight in 4 bits and a scale for every 64 of them, themselves in 8 bits."""
+    def quantize(self, device: torch.device | str) -> None:
+        """The frozen weight in 4 bits and a scale for every 64 of them, themselves in 8 bits; it moves there alone."""
         from bitsandbytes.functional import quantize_4bit
 
-        self.quantized = quantize_4bit(self.weight.data, quant_type="nf4", compress_statistics=True)
+        here = self.weight.data.to(device)
+        self.quantized = quantize_4bit(here, quant_type="nf4", compress_statistics=True)
         self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
 
     def merged(self) -> Tensor:
@@ -104,12 +105,12 @@ def adapt(model: nn.Module, trainer: TrainerPlan) -> None:
                 parameter.data = parameter.data.to(AUTOCAST_DTYPES[trainer.precision])
 
 
-def quantize(model: nn.Module, trainer: TrainerPlan) -> None:
-    """Once the model is on its device: the kernels are the device's."""
+def quantize(model: nn.Module, trainer: TrainerPlan, device: torch.device | str) -> None:
+    """Before the model moves to its device, which may not hold it in more than 4 bits: one matrix after the other."""
     if trainer.adapter is Adapter.qlora:
         for module in model.modules():
             if isinstance(module, AdaptedLinear):
-                module.quantize()
+                module.quantize(device)
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
@@ -129,10 +130,3 @@ def _parts_of(module: nn.Module) -> dict[str, dict[str, int]]:
         gate = {"c_gate": {"gate": module.c_gate.out_features}} if hasattr(module, "c_gate") else {}
         return gate | {"c_fc": {"up": module.c_fc.out_features}, "c_proj": {"down": module.c_proj.out_features}}
     return {}
-
-
-def n_bits_of_frozen(trainer: TrainerPlan) -> int:
-    """Of a frozen matrix of a block."""
-    if trainer.adapter is Adapter.qlora:
-        return 4
-    return 16 if trainer.precision in (*AUTOCAST_DTYPES, Precision.bf16_pure) else 32
