@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--tokens", type=int, help="of the baseline (default: the model's recipe)")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 2.0, 4.0], help="times the learning rate")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0], help="times the learning rate")
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.125, 0.25, 0.5, 0.75], help="of the tokens")
     parser.add_argument("--wanted", type=float, default=0.75, help="fraction of the tokens that passes")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
