@@ -147,7 +147,8 @@ def _line(result: Result) -> str:
     errors = f"before {result.error_before:+7.1%} | after {result.error_after:+7.1%}"
     return (
         f"{result.name:<28}{result.n_steps:>6} steps {result.actual_seconds:7.1f} s | {errors} "
-        f"{'inside' if inside else 'outside'}\n    estimated/actual: {terms}"
+        f"{'inside' if inside else 'outside'}\n    estimated/actual: {terms}; "
+        f"the run itself counted {result.told_seconds:.1f} s"
     )
 
 
@@ -184,6 +185,7 @@ def _document(results: Sequence[Result]) -> dict[str, Any]:
             "before_seconds": result.before_seconds,
             "after_seconds": result.after_seconds,
             "actual_seconds": result.actual_seconds,
+            "told_seconds": result.told_seconds,
             "error_before": result.error_before,
             "error_after": result.error_after,
             "estimated_terms": result.estimated_terms,

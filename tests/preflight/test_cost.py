@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conf.choices import Currency
 from preflight.band import Band, exact
 from preflight.cost import CostEstimate, estimate_cost
 from preflight.duration import WallEstimate, estimate_wall
 from preflight.hw_plan import Billing, Offer
-from preflight.plan import RunPlan
+from preflight.money import format_money
+from preflight.plan import Money, RunPlan
 from preflight.step_time.step import estimate_step_time
 from tests.conftest import build_plan
 
@@ -138,3 +140,11 @@ def test_purchase_is_written_off_over_the_hours_of_its_life() -> None:
     assert cost.cost_usd is not None
     assert cost.cost_usd.mid == pytest.approx(10 * 0.2 + 4.5 * 0.2)
     assert "purchase of $1,600 over 4 years of 2,000 h" in cost.rates.basis
+
+
+def test_the_same_ten_hours_shown_in_yuan() -> None:
+    """0.8 CNY a kWh at 7 CNY a dollar: 4.5 kWh are 3.60 yuan, whatever the rate was."""
+    yuan = Money(currency=Currency.cny, per_usd=7.0, symbol="¥", source="test", as_of="2026-01-08")
+    cost = estimate_cost(owned(build_plan(), 450.0, 0.8 / 7.0), TEN_HOURS).cost_usd
+    assert cost is not None
+    assert format_money(cost.mid, yuan) == "¥3.60"
