@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import itertools
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,120 +25,64 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from conf.choices import Adapter, Optimizer
 from preflight.hw_plan import CardKind
 from preflight.memory.peak import MemoryEstimate, estimate_memory
-from preflight.plan import Checkpointing, RunPlan
+from preflight.plan import Checkpointing, Precision, RunPlan
 from preflight.units import format_bytes
-from trainers.gpt import GPT, make_optimizer
+from scripts.live_bytes import LiveBytes, cuda_autocast, cuda_kernels
+from trainers.build import build_model
+from trainers.gpt import GPT
+from trainers.optimizers import make_optimizer
 from trainers.precision import AUTOCAST_DTYPES, autocast
 
 GRID_MODELS = {"tiny": (1, 16), "gpt2_10m": (2, 16), "gpt2_124m": (1, 8)}  # preset: micro-batches of 256 tokens
 GRID_SEQUENCE_LENGTH = 256
 
 
-class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of all living storages that passed an operator, and their largest sum in each phase of the formula.
-
-    `adds_in_place`: autograd sums the two gradients of a tied embedding in the head's own tensor when that was cast,
-    but never under an operator mode such as this one.
-    """
-
-    def __init__(self, *, adds_in_place: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.adds_in_place = adds_in_place
-        self.phase = ""
-        self.peak_bytes: dict[str, int] = {}
-        self.now_bytes = 0
-        self._living: dict[int, int] = {}
-        self._sum: weakref.ref[Tensor] | None = None
-
-    def add(self, tensor: Tensor) -> None:
-        """Count a tensor's storage, once."""
-        storage = tensor.untyped_storage()
-        key, n_bytes = storage._cdata, storage.nbytes()
-        if key in self._living or not n_bytes:
-            return
-        self._living[key] = n_bytes
-        self.now_bytes += n_bytes
-        weakref.finalize(storage, self._remove, key)
-        self.peak_bytes[self.phase] = max(self.peak_bytes.get(self.phase, 0), self.now_bytes)
-
-    def _remove(self, key: int) -> None:
-        self.now_bytes -= self._living.pop(key)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then count what it made. Its name says which part of the backward pass has begun."""
-        name = str(func)
-        if self._sum is not None and (made := self._sum()) is not None:
-            self.add(made)
-        self._sum = None
-        if self.phase == "head_backward" and "native_layer_norm_backward" in name:
-            self.phase = "layer_backward"
-        if self.phase == "layer_backward" and "embedding_dense_backward" in name:
-            self.phase = "backward_end"
-        result = func(*args, **(kwargs or {}))
-        if self.adds_in_place and self.phase == "backward_end" and name == "aten.add.Tensor":
-            self._sum = weakref.ref(result)  # counted once the operand whose place it takes is gone
-            return result
-        for leaf in tree_iter(result):
-            if isinstance(leaf, Tensor):
-                self.add(leaf)
-        if self.phase == "loss_backward" and "log_softmax_backward" in name:
-            self.phase = "head_backward"
-        return result
-
-
-@contextlib.contextmanager
-def cuda_autocast(dtype: torch.dtype, *, keeps_casts: bool) -> Iterator[None]:
-    """What `torch.autocast("cuda")` does to this model: linears in 16 bit with cached weights, nll_loss in fp32."""
-    casts: dict[int, Tensor] = {}
-    linear, log_softmax, nll_loss = F.linear, F.log_softmax, F.nll_loss
-
-    def cast(parameter: Tensor) -> Tensor:
-        if not keeps_casts:
-            return parameter.to(dtype)
-        if id(parameter) not in casts:
-            casts[id(parameter)] = parameter.to(dtype)
-        return casts[id(parameter)]
-
-    def half_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return linear(x.to(dtype), cast(weight), None if bias is None else cast(bias))
-
-    def half_cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
-        return nll_loss(log_softmax(logits, dim=-1).float(), targets, ignore_index=ignore_index)
-
-    with mock.patch.object(F, "linear", half_linear), mock.patch.object(F, "cross_entropy", half_cross_entropy):
-        yield
-
-
 def trace_phases(plan: RunPlan) -> dict[str, int]:
-    """Peak bytes of living fake tensors in each phase of the second step, and of an evaluation."""
-    with FakeTensorMode():
-        model = GPT(plan.model, plan.trainer.sequence_length, plan.trainer.activation_checkpointing)
-        moments = [torch.zeros_like(parameter) for parameter in model.parameters() for _ in range(2)]
+    """Peak bytes of living tensors in each phase of the second step, and of an evaluation."""
+    on_card = plan.hw.card.kind is not CardKind.cpu
+    with _tensors(plan), cuda_kernels() if on_card else contextlib.nullcontext():
+        model = make_model(plan)
+        optimizer = make_optimizer(model, plan.trainer)
         live = LiveBytes(adds_in_place=plan.trainer.precision in AUTOCAST_DTYPES)
         with live:
-            for tensor in [*model.parameters(), *model.buffers(), *moments]:
+            for tensor in [*model.parameters(), *model.buffers()]:
                 live.add(tensor)
             for _ in range(2):
                 live.peak_bytes.clear()
-                _step(plan, model, phase=lambda name: setattr(live, "phase", name))
+                _step(plan, model, phase=lambda name: setattr(live, "phase", name), update=optimizer.step)
             live.phase = "evaluation"
             _evaluate(plan, model)
     return live.peak_bytes
 
 
+def _tensors(plan: RunPlan) -> contextlib.AbstractContextManager[object]:
+    """Fake ones, except where somebody looks at their contents or changes their type."""
+    trainer = plan.trainer
+    looks = trainer.optimizer in (Optimizer.adafactor, Optimizer.adamw_8bit) or trainer.adapter is not Adapter.none
+    return contextlib.nullcontext() if looks else FakeTensorMode()
+
+
+def make_model(plan: RunPlan) -> GPT:
+    """As `trainers.pretrain` makes it. Fake parameters cannot change their type later, so they are born with it."""
+    torch.set_default_dtype(torch.bfloat16 if plan.trainer.precision is Precision.bf16_pure else torch.float32)
+    try:
+        with mock.patch.object(GPT, "to", lambda model, *_: model):
+            return build_model(plan)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def measure_bytes(plan: RunPlan) -> int:
     """Peak bytes of real CPU tensors, kernels' own included, as PyTorch's profiler sees the CPU allocator."""
-    model = GPT(plan.model, plan.trainer.sequence_length, plan.trainer.activation_checkpointing)
+    model = make_model(plan)
     optimizer = make_optimizer(model, plan.trainer)
     _step(plan, model, update=optimizer.step)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
@@ -178,14 +121,14 @@ def _step(
 @torch.no_grad()
 def _evaluate(plan: RunPlan, model: GPT) -> None:
     model.eval()
-    idx, targets = _batch(plan)
+    idx, targets = _batch(plan, plan.trainer.eval_micro_batch_size)
     with _autocast(plan):
         model(idx, targets)
     model.train()
 
 
-def _batch(plan: RunPlan) -> tuple[Tensor, Tensor]:
-    shape = (plan.trainer.micro_batch_size, plan.trainer.sequence_length)
+def _batch(plan: RunPlan, n_sequences: int | None = None) -> tuple[Tensor, Tensor]:
+    shape = (n_sequences or plan.trainer.micro_batch_size, plan.trainer.sequence_length)
     return torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
 
 

@@ -13,10 +13,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from conf.choices import Activation, Norm, Positions
+from preflight.attention_blocks import n_scores
 from preflight.memory.numerics import FP32_BYTES
-from preflight.memory.workload import Workload
-from preflight.params import kv_dim, n_mlp_matrices, q_dim
+from preflight.memory.workload import Scores, Workload
+from preflight.params import head_dim, kv_dim, n_mlp_matrices, q_dim
 from preflight.plan import Checkpointing
+
+# Tensors of width d_ff at the widest moment of the MLP's forward pass, and of its backward pass beyond what it kept.
+WIDE_WORKING = {
+    Activation.gelu: (2, 1),
+    Activation.gelu_tanh: (2, 1),
+    Activation.relu2: (2, 2),
+    Activation.swiglu: (3, 2),
+}
 
 
 class Layers(NamedTuple):
@@ -36,9 +45,10 @@ class Activations(NamedTuple):
     block_input: int  # the stream as it enters a block
     final_norm: int  # kept outside the blocks: the final norm's input and its output, which the head takes
     norm_output: int  # of the final norm, until the forward pass returns
+    head_input: int  # or its gradient
     forward_working: int  # the widest moment of a block that keeps nothing
     backward_working: int  # while a layer's MLP is differentiated
-    head_working: int  # the gradient that leaves the head
+    never_kept: int  # by a first block that nothing before it asks for gradients
     logits: int  # their number, of those that exist at once
 
 
@@ -46,31 +56,40 @@ def activations_of(work: Workload) -> Activations:
     """Everything that grows with the micro-batch."""
     model, numerics = work.model, work.numerics
     n_tokens = work.n_tokens
-    stream = numerics.residual * model.n_embd
-    half = numerics.compute * model.n_embd
-    wide = numerics.compute * model.d_ff
+    stream, normed = numerics.residual * model.n_embd, numerics.norm * model.n_embd
+    half, wide = numerics.compute * model.n_embd, numerics.compute * model.d_ff
     masks = work.mask_bytes * model.n_embd if model.dropout > 0 else 0
     norm = _norm_bytes(work)
-    is_gated = model.activation is Activation.swiglu
-    n_forward, n_backward = (3, 2) if is_gated else (2, 1)
+    n_forward, n_backward = WIDE_WORKING[model.activation]
+    table = _rotation_elements(work)
+    copies = 2 * numerics.compute * table if numerics.compute < FP32_BYTES else 0  # one for queries and one for keys
     layer = Layers(
-        residual=n_tokens * 2 * stream,
-        attention=n_tokens * (_attention_bytes(work) + work.n_extra_narrow * half + masks),
+        residual=n_tokens * 2 * normed,
+        attention=n_tokens * (_attention_bytes(work) + work.n_extra_narrow * half + masks) + copies,
         mlp=n_tokens * (_mlp_bytes(work) + masks),
         norms=n_tokens * 2 * norm,
     )
+    reads_head_input = not work.loss_chunk_tokens and (work.adapters is None or work.adapters.n_trained_rest > 0)
     n_at_once = min(n_tokens, work.loss_chunk_tokens or n_tokens)
     return Activations(
         layer=layer,
         kept=_kept(work, layer, n_tokens, stream),
         block_input=n_tokens * stream,
-        final_norm=n_tokens * (stream + half + norm + masks),  # the embedding's dropout has a mask too
-        norm_output=n_tokens * stream if numerics.casts_weights else 0,
-        forward_working=n_tokens * (3 * stream + n_forward * wide),
-        backward_working=n_tokens * (stream + (half if numerics.casts_weights else 0) + n_backward * wide),
-        head_working=n_tokens * half,
+        # the embedding's dropout has a mask too
+        final_norm=n_tokens * (normed + norm + masks + (half if reads_head_input else 0)) + FP32_BYTES * table,
+        norm_output=n_tokens * normed if numerics.casts_norm_output or work.loss_chunk_tokens else 0,
+        head_input=n_tokens * half,
+        forward_working=n_tokens * (3 * normed + n_forward * wide),
+        backward_working=n_tokens * (normed + (half if numerics.casts_norm_output else 0) + n_backward * wide),
+        never_kept=n_tokens * (normed + norm) if _starts_frozen(work) else 0,
         logits=n_at_once * model.vocab_size,
     )
+
+
+def _starts_frozen(work: Workload) -> bool:
+    """Embeddings that are not trained: the first norm's backward pass is left out, unless its block is run again."""
+    adapters = work.adapters
+    return adapters is not None and adapters.n_trained_rest == 0 and work.recompute is Checkpointing.none
 
 
 def _kept(work: Workload, layer: Layers, n_tokens: int, stream: int) -> Layers:
@@ -81,7 +100,7 @@ def _kept(work: Workload, layer: Layers, n_tokens: int, stream: int) -> Layers:
         return Layers(n_tokens * stream, 0, 0, 0)
     model, compute = work.model, work.numerics.compute
     attention = compute * (q_dim(model) + 2 * kv_dim(model) + model.n_embd)
-    if not work.stores_attention_matrix:
+    if work.attention is Scores.none:
         attention += compute * q_dim(model) + FP32_BYTES * model.n_head
     mlp = compute * ((n_mlp_matrices(model) - 1) * model.d_ff + model.n_embd)
     return Layers(n_tokens * stream, n_tokens * attention, n_tokens * mlp, 0)
@@ -92,23 +111,47 @@ def _norm_bytes(work: Workload) -> int:
     model = work.model
     is_rms = model.norm is Norm.rmsnorm
     n_bytes = FP32_BYTES * (1 if is_rms else 2) + work.norm_extra_bytes * model.n_embd
-    if is_rms and work.writes_norms_out:  # the normalised values in fp32, and where the input is not: a copy that is
-        n_bytes += FP32_BYTES * model.n_embd * (1 if work.numerics.residual == FP32_BYTES else 2)
+    if is_rms and work.writes_norms_out:
+        if work.adapters is None:  # the normalised values in fp32, which the weight's gradient needs
+            n_bytes += FP32_BYTES * model.n_embd
+        n_bytes += (FP32_BYTES - work.numerics.norm) * model.n_embd  # a 16-bit input is kept as an fp32 copy
     return n_bytes
 
 
 def _attention_bytes(work: Workload) -> int:
     """Norm output (input of q, k, v), q, k, v, attention output (input of the projection), what softmax needs."""
-    model, compute, adapters = work.model, work.numerics.compute, work.adapters
+    model, compute = work.model, work.numerics.compute
     heads, shared = q_dim(model), kv_dim(model)
-    needs_input = adapters is None or adapters.needs_norm_output
-    softmax = _score_bytes(work) * work.sequence_length if work.stores_attention_matrix else FP32_BYTES
-    n_channels = (model.n_embd if needs_input else 0) + 2 * heads + 2 * shared
-    if model.positions is Positions.rotary or model.qk_norm:
+    n_channels = 2 * heads + 2 * shared
+    copies_values = work.attention is Scores.blocks and work.n_sequences > 1
+    if not copies_values and (model.positions is Positions.rotary or model.qk_norm):
         n_channels += heads + shared  # as rotated or normalised, beside the matmul's result that the values are part of
     if work.repeats_kv:
         n_channels += 2 * (heads - shared)
-    return compute * n_channels + softmax * model.n_head + _query_key_norm_bytes(work) + _adapter_bytes(work)
+    n_readers = 1 if work.adapters is None else work.adapters.n_norm_readers
+    inputs = _norm_outputs_bytes(work, n_readers) + _adapters_bytes(work)
+    return inputs + compute * n_channels + _scores_bytes(work) * model.n_head + _query_key_norm_bytes(work)
+
+
+def _norm_outputs_bytes(work: Workload, n_readers: int) -> int:
+    """What matmuls keep of a norm's output: the same, or where it has to be cast each its own."""
+    n_copies = n_readers if work.numerics.casts_norm_output else min(1, n_readers)
+    adapters = work.adapters
+    if adapters is not None and adapters.has_dropout:
+        return n_readers * (work.numerics.compute + work.mask_bytes) * work.model.n_embd
+    return n_copies * work.numerics.compute * work.model.n_embd
+
+
+def _adapters_bytes(work: Workload) -> int:
+    """The narrow middles."""
+    adapters = work.adapters
+    return 0 if adapters is None else work.numerics.compute * adapters.n_narrow
+
+
+def _rotation_elements(work: Workload) -> int:
+    """Cosines and sines of every position, in fp32 and the same for all layers."""
+    model = work.model
+    return 0 if model.positions is Positions.learned else 2 * work.sequence_length * head_dim(model)
 
 
 def _query_key_norm_bytes(work: Workload) -> int:
@@ -117,36 +160,33 @@ def _query_key_norm_bytes(work: Workload) -> int:
     if not model.qk_norm:
         return 0
     n_channels = q_dim(model) + kv_dim(model)
-    n_copies = int(numerics.casts_weights)
+    n_copies = int(numerics.norm != numerics.compute)
     if work.writes_norms_out:
-        n_copies = 1 if numerics.compute == FP32_BYTES else 2
+        n_copies = int(work.adapters is None) + (numerics.compute != FP32_BYTES)
     return FP32_BYTES * (n_channels * n_copies + model.n_head + model.n_kv_head)
 
 
 def _mlp_bytes(work: Workload) -> int:
     """Norm output, what goes up (and the gate), what the activation gives, what goes down."""
-    model, numerics, adapters = work.model, work.numerics, work.adapters
-    n_kept = 4 if model.activation is Activation.swiglu else 2  # GELU's input and output, SwiGLU's four
-    n_bytes = numerics.compute * model.n_embd
+    model, adapters = work.model, work.adapters
+    is_gated = model.activation is Activation.swiglu
+    n_readers = 2 if is_gated else 1
+    n_kept = (4 if is_gated else 2) + work.n_extra_wide  # GELU's input and output, SwiGLU's four
     if adapters is not None:
-        n_kept -= not adapters.needs_mlp_hidden
-        n_bytes *= adapters.needs_mlp_input
-    return n_bytes + (n_kept + work.n_extra_wide) * numerics.compute * model.d_ff
+        n_readers = adapters.n_mlp_readers
+        n_kept -= not adapters.reads_mlp_hidden
+    return _norm_outputs_bytes(work, n_readers) + n_kept * work.numerics.compute * model.d_ff
 
 
-def _adapter_bytes(work: Workload) -> int:
-    """The narrow middles; with dropout, a mask and a copy of each adapted linear's input."""
-    adapters, compute = work.adapters, work.numerics.compute
-    if adapters is None:
-        return 0
-    dropped = (compute + work.mask_bytes) * work.model.n_embd * adapters.n_adapted_inputs if adapters.has_dropout else 0
-    return compute * adapters.n_ranks + dropped
-
-
-def _score_bytes(work: Workload) -> int:
-    """Softmax (fp32 under autocast); what the product with the values takes: a cast, or dropout's result; its mask."""
-    numerics = work.numerics
-    softmax = numerics.weight  # 16 bit only where everything is
-    if work.model.dropout > 0:
-        return softmax + work.mask_bytes + numerics.compute
-    return softmax + (numerics.compute if numerics.casts_weights else 0)
+def _scores_bytes(work: Workload) -> int:
+    """Of one head and position, mean over the sequence."""
+    if work.attention is Scores.none:
+        return FP32_BYTES
+    numerics, length = work.numerics, work.sequence_length
+    has_dropout = work.model.dropout > 0
+    if work.attention is Scores.blocks:
+        return (numerics.compute + has_dropout) * n_scores(length) // length
+    # softmax; what the product with the values takes: a cast, or dropout's result; its mask
+    if has_dropout:
+        return (numerics.softmax + work.mask_bytes + numerics.compute) * length
+    return (numerics.softmax + (numerics.compute if numerics.compute != numerics.softmax else 0)) * length

@@ -49,69 +49,8 @@ class Scene(NamedTuple):
         if self.work.recompute is Checkpointing.full:
             return Layers(n_layer * kept.residual + final_norm, 0, 0, 0)
         residual, attention, mlp, norms = kept
-        return Layers(n_layer * residual + final_norm, n_layer * attention, n_layer * mlp, n_layer * norms)
-
-
-def forward(scene: Scene, casts: int) -> Moment:
-    """The loss is there, and the final norm's output until the forward pass returns. Or: a block that is not kept."""
-    work, states, acts = scene
-    end = Moment(
-        scene.everything_saved,
-        states.kept_gradients,
-        weight_casts=casts,
-        working_tensors=acts.norm_output,
-        logits_and_loss=work.numerics.loss_forward_bytes_per_logit * acts.logits,
-        gathered_weights=states.gathered,
-    )
-    if work.recompute is Checkpointing.none:
-        return end
-    in_block = Moment(
-        Layers(*(work.model.n_layer * part for part in acts.kept)),
-        states.kept_gradients,
-        weight_casts=casts - states.head_cast,
-        working_tensors=acts.forward_working,
-        gathered_weights=states.gathered + states.dequantised,
-    )
-    return larger(end, in_block)
-
-
-def loss_backward(scene: Scene, casts: int) -> Moment:
-    """Log-probabilities and the logits' gradient."""
-    work, states, acts = scene
-    return Moment(
-        scene.everything_saved,
-        states.kept_gradients,
-        weight_casts=casts,
-        logits_and_loss=work.numerics.loss_backward_bytes_per_logit * acts.logits,
-        gathered_weights=states.gathered_backward,
-    )
-
-
-def head_backward(scene: Scene, casts: int) -> Moment:
-    """The head's two matmuls; or, where weights were cast, its gradient beside the copy in the weights' own type."""
-    work, states, acts = scene
-    numerics = work.numerics
-    matmul_gradient = states.head_gradient * numerics.compute // numerics.weight
-    matmuls = Moment(
-        scene.everything_saved,
-        states.kept_gradients,
-        matmul_gradient,
-        casts,
-        acts.head_working,
-        numerics.compute * acts.logits,
-        states.gathered_backward,
-    )
-    if not numerics.casts_weights:
-        return matmuls
-    cast_back = Moment(
-        scene.everything_saved,
-        states.kept_gradients,
-        matmul_gradient + states.head_gradient,
-        casts - states.head_cast,
-        acts.head_working,
-        gathered_weights=states.gathered_backward,
-    )
-    return larger(matmuls, cast_back)
+        outside = final_norm - self.acts.never_kept
+        return Layers(n_layer * residual + outside, n_layer * attention, n_layer * mlp, n_layer * norms)
 
 
 def layer_backward(scene: Scene) -> Moment:
@@ -124,7 +63,7 @@ def _backward_of_layer(scene: Scene, n_left: int) -> Moment:
     """`n_left` layers' activations are left, the current one's included; it is recomputed first if it was not kept."""
     work, states, acts = scene
     saved = Layers(*(whole + (n_left - 1) * kept for whole, kept in zip(acts.layer, acts.kept, strict=True)))
-    n_cast = 1 if work.recompute is Checkpointing.full else n_left
+    n_cast = n_left if work.recompute is Checkpointing.none else 1
     waiting = 0
     if work.keeps_gradients:
         gradients = states.kept_gradients
@@ -138,7 +77,7 @@ def _backward_of_layer(scene: Scene, n_left: int) -> Moment:
         states.unit_gradients if work.shards.gathered else states.widest_matrix + waiting,
         n_cast * states.layer_casts,
         acts.backward_working,
-        gathered_weights=states.gathered_backward + states.dequantised,
+        gathered_weights=states.gathered + states.dequantised,
     )
 
 
@@ -156,27 +95,8 @@ def backward_end(scene: Scene) -> Moment:
         gradients=states.gradients,
         gradients_in_flight=max(token, position, states.unit_gradients),
         working_tensors=acts.block_input,
-        gathered_weights=states.gathered_backward,
+        gathered_weights=states.gathered,
     )
-
-
-def evaluation(scene: Scene, buckets: int, casts: int) -> Moment:
-    """Nothing is kept for a backward pass: the widest block, or head and loss. Its batch may have another size."""
-    work, states, acts = scene
-    n_sequences = work.n_sequences if work.n_eval_sequences is None else work.n_eval_sequences
-    if n_sequences == 0:
-        return Moment(gradients=buckets)
-    n_logits = acts.logits
-    if n_sequences != work.n_sequences:
-        n_tokens = n_sequences * work.sequence_length
-        n_logits = min(n_tokens, work.loss_chunk_tokens or n_tokens) * work.model.vocab_size
-    block_input = acts.block_input * n_sequences // work.n_sequences
-    block_working = acts.forward_working * n_sequences // work.n_sequences
-    gathered = states.gathered + states.dequantised
-    loss = work.numerics.loss_forward_bytes_per_logit * n_logits
-    if block_input + loss > block_working:
-        return Moment(NO_LAYERS, buckets, 0, casts, block_input, loss, gathered)
-    return Moment(NO_LAYERS, buckets, 0, casts, block_working, gathered_weights=gathered)
 
 
 def larger(one: Moment, other: Moment) -> Moment:

@@ -4,7 +4,11 @@ Loss: `F.cross_entropy` of logits that nobody else holds. fp32: logits and log-p
 log-probabilities and two gradients. All in 16 bit: 2 + 2, then 2 + 2 + 2. CUDA autocast leaves log_softmax in 16 bit
 (an explicit dtype is given) but runs nll_loss in fp32 (ATen's LossNLL.cpp and autocast_mode.h): 2 + 2 + 4, then
 2 + 4 + 4. CPU autocast runs the whole loss in fp32: 2 + 4 + 4, then 4 + 4 + 4. Inductor fuses the loss: the logits
-alone, whose place their gradient takes (donated buffers, torch >= 2.6; before that two).
+alone, whose place their gradient takes (donated buffers, torch >= 2.6; before that two). In chunks (`trainers.loss`):
+logits and log-probabilities in fp32, which a processor makes of an fp32 copy.
+
+Where FSDP2 gathers weights in 16 bit the stream between the blocks is 16-bit too; CUDA's autocast then casts the norms'
+inputs to fp32, a processor's does not.
 """
 
 from __future__ import annotations
@@ -20,21 +24,43 @@ HALF_BYTES = 2  # bf16 and fp16
 class Numerics(NamedTuple):
     """Of one kind of arithmetic."""
 
-    weight: int  # trained parameters and their gradients, as autograd sees them
+    weight: int  # trained parameters and their gradients, as the optimizer sees them
     compute: int  # operands and results of matmuls
-    residual: int  # the stream between the blocks, and what norms give out
-    casts_weights: bool  # autocast keeps a 16-bit copy of every matrix it has met
+    residual: int  # the stream between the blocks
+    norm: int  # what norms keep of their input, and give out
+    casts_weights: bool  # autocast keeps a 16-bit copy of every trained matrix it has met
     loss_forward_bytes_per_logit: int
     loss_backward_bytes_per_logit: int
+    chunk_bytes_per_logit: int
     loss_hole_bytes_per_logit: int = 0  # left by 16-bit logits that died, too small for the fp32 tensors after them
+    softmax: int = FP32_BYTES  # of attention written out without a block structure
     master: int = 0  # fp32 weights that the optimizer keeps beside 16-bit ones
     moment: int = FP32_BYTES  # of an optimizer's state with an element per parameter
 
+    @property
+    def casts_norm_output(self) -> bool:
+        """Every matmul after a norm makes a copy for itself."""
+        return self.norm != self.compute
 
-FULL = Numerics(FP32_BYTES, FP32_BYTES, FP32_BYTES, False, 8, 12)
-AUTOCAST = Numerics(FP32_BYTES, HALF_BYTES, FP32_BYTES, True, 8, 10, HALF_BYTES)
-CPU_AUTOCAST = AUTOCAST._replace(loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12)
-PURE_HALF = Numerics(HALF_BYTES, HALF_BYTES, HALF_BYTES, False, 4, 6, moment=HALF_BYTES)
+
+FULL = Numerics(
+    weight=FP32_BYTES, compute=FP32_BYTES, residual=FP32_BYTES, norm=FP32_BYTES, casts_weights=False,
+    loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=12, chunk_bytes_per_logit=8,
+)  # fmt: skip
+AUTOCAST = Numerics(
+    weight=FP32_BYTES, compute=HALF_BYTES, residual=FP32_BYTES, norm=FP32_BYTES, casts_weights=True,
+    loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=10, chunk_bytes_per_logit=6,
+    loss_hole_bytes_per_logit=HALF_BYTES,
+)  # fmt: skip
+CPU_AUTOCAST = AUTOCAST._replace(
+    loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12, chunk_bytes_per_logit=10
+)
+PURE_HALF = Numerics(
+    weight=HALF_BYTES, compute=HALF_BYTES, residual=HALF_BYTES, norm=HALF_BYTES, casts_weights=False,
+    loss_forward_bytes_per_logit=4, loss_backward_bytes_per_logit=6, chunk_bytes_per_logit=6,
+    softmax=HALF_BYTES, moment=HALF_BYTES,
+)  # fmt: skip
+CPU_PURE_HALF = PURE_HALF._replace(chunk_bytes_per_logit=10)
 
 
 def compiled(numerics: Numerics) -> Numerics:
@@ -45,15 +71,15 @@ def compiled(numerics: Numerics) -> Numerics:
     )
 
 
-_COMPILED_FULL, _COMPILED_AUTOCAST, _COMPILED_PURE = compiled(FULL), compiled(AUTOCAST), compiled(PURE_HALF)
+def with_half_stream(numerics: Numerics, *, on_cpu: bool) -> Numerics:
+    """Weights that are 16-bit before autocast sees them."""
+    return numerics._replace(residual=HALF_BYTES, norm=HALF_BYTES if on_cpu else FP32_BYTES, casts_weights=False)
 
 
-def numerics_of(precision: Precision, *, on_cpu: bool, is_compiled: bool) -> Numerics:
+def numerics_of(precision: Precision, *, on_cpu: bool) -> Numerics:
     """As `trainers.precision` sets it up."""
     if precision is Precision.bf16_pure:
-        return _COMPILED_PURE if is_compiled else PURE_HALF
-    if precision not in (Precision.bf16, Precision.fp16):
-        return _COMPILED_FULL if is_compiled else FULL
-    if is_compiled:
-        return _COMPILED_AUTOCAST
-    return CPU_AUTOCAST if on_cpu else AUTOCAST
+        return CPU_PURE_HALF if on_cpu else PURE_HALF
+    if precision in (Precision.bf16, Precision.fp16):
+        return CPU_AUTOCAST if on_cpu else AUTOCAST
+    return FULL

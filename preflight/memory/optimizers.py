@@ -18,9 +18,9 @@ QUANTISED_FROM = 4096  # elements; smaller tensors keep fp32 states
 LOOP_TEMPORARIES = {  # tensors of the largest parameter's size
     Optimizer.adamw: 2,  # the root of the second moment, and the same divided by its bias
     Optimizer.sgd: 1,  # the gradient with weight decay
-    Optimizer.adafactor: 3,
+    Optimizer.adafactor: 1,
 }
-FOREACH_TEMPORARIES = {Optimizer.adamw: 1, Optimizer.sgd: 1, Optimizer.adafactor: 2}
+FOREACH_TEMPORARIES = {Optimizer.adamw: 1, Optimizer.sgd: 1, Optimizer.adafactor: 1}
 
 
 class Trained(NamedTuple):

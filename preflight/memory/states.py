@@ -26,14 +26,13 @@ class States(NamedTuple):
     bucket_copies: int  # DDP's own gradients, when they are not views
     optimizer_working: int  # temporaries of its step
     kept_gradients: int  # there before a backward pass begins
-    head_gradient: int  # V x n_embd, the head's or the token embedding's
+    head_gradient: int  # V x n_embd, the head's or the token embedding's; 0: frozen
     position_gradient: int
     layer_gradient: int  # of one layer
     layer_casts: int  # autocast's copies of one layer's matrices
     head_cast: int
     widest_matrix: int  # the largest weight gradient of a layer while it is being made
-    gathered: int  # units of weights that are whole in the forward pass
-    gathered_backward: int  # the same in the backward pass
+    gathered: int  # units of weights that are whole while they are at work
     unit_gradients: int  # whole gradients of units, on their way into a rank's part
     dequantised: int  # the largest frozen matrix, for the length of a matmul
 
@@ -44,44 +43,46 @@ def states_of(work: Workload) -> States:
     counts = count_params(model, work.sequence_length)
     trained = _trained(work, counts)
     attention, mlp = layer_matmul_params(model)
-    table = counts.token_embedding
     weight, cast = numerics.weight, numerics.compute if numerics.casts_weights else 0
-    widest = model.d_ff * model.n_embd
-    frozen = frozen_whole = 0
+    widest, table, n_position = model.d_ff * model.n_embd, counts.token_embedding, counts.position_embedding
+    per_layer = attention + mlp
     if adapters is not None:
-        matrices = model.n_layer * (attention + mlp)
-        rest = counts.total - matrices - adapters.n_trained_rest
-        frozen_whole = int(adapters.frozen * matrices) + adapters.frozen_rest * rest
-        frozen = -(-frozen_whole // shards.weights)
-        widest, table = 0, table if adapters.n_trained_rest else 0
-    per_layer = attention + mlp if adapters is None else adapters.n_params // model.n_layer
+        per_layer = adapters.n_params // model.n_layer
+        widest, n_position, table = adapters.rank * model.d_ff, 0, table if adapters.n_trained_rest else 0
     gradients = -(-weight * trained.total // shards.gradients)
     local = _local(trained, shards)
-    states = 0 if work.optimizer_on_host else optimizer_bytes(work.optimizer, numerics, local)
-    units = _units(work, counts, trained) if shards.gathered else (0, 0, 0)
+    gathered, unit_gradients = _units(work, counts, trained) if shards.gathered else (0, 0)
     return States(
         n_params=counts.total,
         weights=-(-weight * trained.total // shards.weights),
-        frozen_weights=frozen,
-        optimizer=states,
+        frozen_weights=-(-_frozen_bytes(work, counts) // shards.weights),
+        optimizer=0 if work.optimizer_on_host else optimizer_bytes(work.optimizer, numerics, local),
         checkpoint=weight * trained.total + optimizer_bytes(work.optimizer, numerics, trained),
         gradients=gradients,
         bucket_copies=weight * trained.total if work.copies_buckets else 0,
         optimizer_working=0 if work.optimizer_on_host else working_bytes(work.optimizer, work.kernel, numerics, local),
         kept_gradients=gradients if work.keeps_gradients else 0,
         head_gradient=weight * table,
-        position_gradient=weight * counts.position_embedding if adapters is None else 0,
+        position_gradient=weight * n_position,
         layer_gradient=weight * per_layer,
-        layer_casts=cast * per_layer,
+        layer_casts=cast * per_layer if adapters is None else numerics.compute * adapters.n_copied,
         head_cast=cast * table,
         widest_matrix=numerics.compute * widest,
-        gathered=units[0],
-        gathered_backward=units[1],
-        unit_gradients=units[2],
-        dequantised=numerics.compute * model.d_ff * model.n_embd
-        if adapters is not None and adapters.is_quantised
-        else 0,
+        gathered=gathered,
+        unit_gradients=unit_gradients,
+        dequantised=numerics.compute * model.d_ff * model.n_embd if adapters and adapters.is_quantised else 0,
     )
+
+
+def _frozen_bytes(work: Workload, counts: ParamCounts) -> int:
+    """Matrices of the blocks, embeddings and head, vectors: each in its own type."""
+    adapters = work.adapters
+    if adapters is None:
+        return 0
+    n_matrix = work.model.n_layer * sum(layer_matmul_params(work.model))
+    n_table = counts.token_embedding + counts.position_embedding + counts.head
+    tables = adapters.frozen_tables * max(0, n_table - adapters.n_trained_rest)
+    return int(adapters.frozen * n_matrix) + tables + adapters.frozen_vectors * (counts.total - n_matrix - n_table)
 
 
 def _trained(work: Workload, counts: ParamCounts) -> Trained:
@@ -89,8 +90,9 @@ def _trained(work: Workload, counts: ParamCounts) -> Trained:
     model, adapters = work.model, work.adapters
     if adapters is not None:
         n_rest = adapters.n_trained_rest
-        largest = max(n_rest // 2, adapters.n_params // (model.n_layer * 8))
-        return Trained(adapters.n_params, n_rest, 0, adapters.n_params // max(1, adapters.n_ranks), largest, largest, 0)
+        largest = adapters.rank * max(model.d_ff, q_dim(model) + 2 * kv_dim(model))
+        n_long = adapters.n_params // adapters.rank
+        return Trained(adapters.n_params, n_rest, 0, n_long, max(n_rest // 2, largest), largest, adapters.rank)
     attention, mlp = layer_matmul_params(model)
     n_matrix = model.n_layer * (attention + mlp)
     n_table = counts.token_embedding + counts.position_embedding + counts.head
@@ -129,24 +131,20 @@ def _local(trained: Trained, shards: Shards) -> Trained:
     )
 
 
-def _units(work: Workload, counts: ParamCounts, trained: Trained) -> tuple[int, int, int]:
-    """FSDP2: what is whole in the forward pass, in the backward pass, and whole gradients in flight.
+def _units(work: Workload, counts: ParamCounts, trained: Trained) -> tuple[int, int]:
+    """FSDP2: what is whole at once, and whole gradients in flight.
 
     The root (embeddings, head, final norm) is whole throughout; of the layers the one at work and the next, which
-    arrives in a flat buffer before it is cut up. A gradient is copied into the reduce-scatter's input, which lives
-    until the next layer's is ready.
+    arrives in a flat buffer before it is cut up. A gradient is copied into the reduce-scatter's input in fp32, which
+    lives until the next unit's is ready; the root's are complete, and sent off, at the end.
     """
-    model, shards = work.model, work.shards
+    model, shards, adapters = work.model, work.shards, work.adapters
     layer = (counts.attention + counts.mlp) // model.n_layer
     root = counts.total - model.n_layer * layer
-    frozen = 1.0 if work.adapters is None else work.adapters.frozen / shards.gathered
-    layer_bytes, root_bytes = int(shards.gathered * layer * frozen), shards.gathered * root
-    in_flight = root_bytes + (1 + shards.n_units_ahead) * layer_bytes
-    everything = root_bytes + model.n_layer * layer_bytes
-    layer_gradient = work.numerics.weight * (
-        layer if work.adapters is None else work.adapters.n_params // model.n_layer
-    )
-    root_gradient = work.numerics.weight * (root if work.adapters is None else work.adapters.n_trained_rest)
-    if shards.keeps_gathered:
-        return everything, everything, root_gradient + 2 * layer_gradient
-    return in_flight, in_flight, root_gradient + 2 * layer_gradient
+    layer_bytes, root_bytes = shards.gathered * layer, shards.gathered * root
+    if adapters is not None:
+        layer_bytes = int(adapters.frozen * layer) + shards.gathered * adapters.n_params // model.n_layer
+        layer, root = adapters.n_params // model.n_layer, adapters.n_trained_rest
+    n_whole = model.n_layer if shards.keeps_gathered else min(1 + shards.n_units_ahead, model.n_layer)
+    largest = max(layer, root)
+    return root_bytes + n_whole * layer_bytes, shards.gathered * root + (shards.gathered + shards.reduced) * largest
