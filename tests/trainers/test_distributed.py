@@ -119,7 +119,7 @@ def test_two_ranks_train_what_one_does_and_stop_together(
     small_plan: Callable[..., RunPlan], make_job: Callable[..., Job]
 ):
     """One pair of processes for all that needs two: starting them takes longer than what they do."""
-    plan = small_plan(n_steps=6, micro_batch_size=2, grad_accum_steps=4, trainer={"eval_interval": 3})
+    plan = small_plan(n_steps=6, micro_batch_size=2, grad_accum_steps=4, trainer={"eval_interval": 3}, dropout=0.1)
     one, two = make_job(plan, "one"), make_job(on_two_ranks(plan), "two")
     stopped = make_job(on_two_ranks(plan), "stopped", stop=StopAtLook())
     alone = train(one)
