@@ -28,7 +28,12 @@ from scripts.trainer_runs import Measured, Recipe, run_nanogpt, run_ours
 MIN_SPEEDUP, MAX_MEMORY_FRACTION = 1.15, 0.6
 COMMON_MICRO_BATCH = 12
 LARGER = (24, 48, 96)  # sequences
-CHUNKS = (0, 4096)  # trainer.loss_chunk_tokens
+CHUNKED = ("trainer.loss_chunk_tokens=1024",)
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "ours": (),
+    "ours, loss in chunks": CHUNKED,
+    "ours, chunks and recomputation": (*CHUNKED, "trainer.activation_checkpointing=selective"),
+}
 N_STEPS = 30
 VOCAB_SIZE, SEQUENCE_LENGTH, N_TOKENS = 50_304, 1024, 4_000_000
 Runs = dict[int, Measured]
@@ -50,12 +55,12 @@ def main() -> None:
         def theirs(n: int) -> Measured:
             return run_nanogpt(sized(recipe, n), options.baseline, work, N_STEPS, compiles=True)
 
-        def ours(chunk: int, n: int) -> Measured:
-            overrides = ("trainer.precision=bf16", "trainer.compile=true", f"trainer.loss_chunk_tokens={chunk}")
-            return run_ours(sized(recipe, n), work, N_STEPS, *overrides)
+        def ours(overrides: tuple[str, ...], n: int) -> Measured:
+            both = ("trainer.precision=bf16", "trainer.compile=true")
+            return run_ours(sized(recipe, n), work, N_STEPS, *both, *overrides)
 
         contestants: dict[str, Callable[[int], Measured]] = {"nanoGPT": theirs}
-        contestants |= {f"ours, loss_chunk_tokens={chunk}": partial(ours, chunk) for chunk in CHUNKS}
+        contestants |= {name: partial(ours, overrides) for name, overrides in VARIANTS.items()}
         runs = race(contestants, lambda: options.max_seconds - (time.monotonic() - started))
     report(card, runs, as_json=options.json, seconds=time.monotonic() - started)
 
