@@ -96,3 +96,16 @@ def test_gpt_has_one_loss_and_gradient_however_it_is_computed(
     for loss, gradient in zip(losses[1:], gradients[1:], strict=True):
         torch.testing.assert_close(loss, losses[0])
         torch.testing.assert_close(gradient, gradients[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile's own doing
+def test_chunked_loss_can_be_compiled_whole() -> None:
+    """`aot_eager` traces forward and backward as inductor would, without a C++ compiler."""
+    compiled = torch.compile(chunked_loss, backend="aot_eager", fullgraph=True)
+    gradients = []
+    for function in (chunked_loss, compiled):
+        x, weight, targets = make_inputs()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            function(x, weight, targets, 4).backward()
+        gradients.append((x.grad, weight.grad))
+    torch.testing.assert_close(*gradients)
