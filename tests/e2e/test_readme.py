@@ -33,10 +33,13 @@ def test_readme_commands_do_what_they_promise(desk: Desk, small: Overrides) -> N
         extra = [f"runs_dir={desk.runs}"]
         if script == "scripts/report.py":
             extra = [str(desk.runs)]
+        elif script == "scripts/import_wandb.py":
+            extra = ["--runs-dir", str(desk.runs)]
         elif script == "scripts/sample.py":
             extra = ["--runs-dir", str(desk.runs), "--tokens", "20"]
         elif not {"dry_run=true", "--help", "resume=latest", "action=compare"}.intersection(overrides):
-            extra += [f"data.dir={desk.folder / 'data'}", *small()]
+            tracked = () if overrides else ("tracking=wandb",)  # one run, for the commands that read its files
+            extra += [f"data.dir={desk.folder / 'data'}", *small(*tracked)]
         done = desk.run(*before, str(ROOT / script), *overrides, *extra)
         refused = "hw=1x4090" in " ".join(overrides)
         assert done.code == (3 if refused else 0), (words, done.out, done.err)
