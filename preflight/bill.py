@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from conf.choices import PolicyChoice, Show
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
-from preflight.lowering.ladder import Step, ladder
 from preflight.lowering.lower import allowed_rungs, largest_micro_batch, lower
 from preflight.lowering.raising import Faster
 from preflight.plan import RunPlan
 from preflight.units import format_bytes, format_seconds, format_usd
 from preflight.verdict.judge import Decision, Finding, Severity, Verdict, Violation, warnings
+
+if TYPE_CHECKING:
+    from preflight.lowering.ladder import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -62,8 +65,14 @@ def make_bill(plan: RunPlan, findings: tuple[Finding, ...]) -> Bill:
         largest_micro_batch=largest_micro_batch(lowered.plan),
         exit_code=ExitCode.OVER_BUDGET if refused else ExitCode.OK,
         faster=lowered.faster,
-        ladder=ladder(plan, allowed_rungs(plan)) if refused or plan.lowering.show is Show.ladder else (),
+        ladder=_ladder(plan) if refused or plan.lowering.show is Show.ladder else (),
     )
+
+
+def _ladder(plan: RunPlan) -> tuple[Step, ...]:
+    from preflight.lowering.ladder import ladder  # a yes does not pay for it
+
+    return ladder(plan, allowed_rungs(plan))
 
 
 def for_launch(bill: Bill) -> Bill:

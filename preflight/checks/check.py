@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.checks.around import judge_around
 from preflight.checks.cards import judge_cards, missing_cards
 from preflight.checks.extras import judge_packages, judge_start
 from preflight.checks.facts import judge_facts
-from preflight.checks.health import judge_health
-from preflight.checks.host import judge_host
 from preflight.estimate import Estimate, estimate
 from preflight.machine.snapshot import Machine
 from preflight.plan import RunPlan
@@ -32,6 +29,11 @@ def check(plan: RunPlan, machine: Machine) -> tuple[Finding, ...]:
 
 
 def _judge_here(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]:
+    # the bill of a machine that is elsewhere does not pay for these
+    from preflight.checks.around import judge_around
+    from preflight.checks.health import judge_health
+    from preflight.checks.host import judge_host
+
     yield from judge_cards(plan, machine, needs)
     yield from judge_health(plan, machine)
     yield from judge_host(plan, machine, needs)

@@ -8,7 +8,6 @@ from preflight.duration import DISK_BYTES_PER_SECOND
 from preflight.errors import ExitCode
 from preflight.lowering.raising import RAISED_PIN
 from preflight.money import format_money, rate_words
-from preflight.report.refusal import changes_in_short, ladder_lines, violation_lines
 from preflight.report.words import (
     UNKNOWN,
     bytes_with_band,
@@ -38,11 +37,20 @@ DECISION_WORDS = {
 def bill_text(bill: Bill) -> str:
     """Plain text, about fifteen lines of 80 columns."""
     lines = [verdict_line(bill)]
-    lines += [*violation_lines(bill, _refused(bill)), *_help_lines(bill), *ladder_lines(bill)]
+    if bill.verdict.violations or bill.ladder or bill.verdict.would_help:
+        lines += _no_lines(bill)
     lines += [change_line(change) for change in bill.verdict.changes]
     lines += [memory_line(bill), time_line(bill), *money_lines(bill), energy_line(bill)]
     lines += [batch_line(bill), value_line(bill), basis_line(bill), *_finding_lines(bill)]
     return "\n".join(lines) + "\n"
+
+
+def _no_lines(bill: Bill) -> list[str]:
+    from preflight.report.refusal import changes_in_short, ladder_lines, violation_lines  # a yes does not pay for it
+
+    helps = [folded("  or", f"{overrides}   (a yes: {changes_in_short(bill.verdict.would_help)})")
+             for overrides in _help(bill)]  # fmt: skip
+    return [*violation_lines(bill, _refused(bill)), *helps, *ladder_lines(bill)]
 
 
 def verdict_line(bill: Bill) -> str:
@@ -190,13 +198,12 @@ def _refused(bill: Bill) -> tuple[Violation, ...]:
     return bill.verdict.violations if bill.plan.lowering.policy is not PolicyChoice.off else ()
 
 
-def _help_lines(bill: Bill) -> list[str]:
+def _help(bill: Bill) -> list[str]:
     """What policy or consent forbids, unless the fixes above say the same."""
     helps = bill.verdict.would_help
     overrides = " ".join(change.pin for change in helps)
-    if not helps or any(violation.fix.startswith(overrides) for violation in bill.verdict.violations):
-        return []
-    return [folded("  or", f"{overrides}   (a yes: {changes_in_short(helps)})")]
+    is_said = any(violation.fix.startswith(overrides) for violation in bill.verdict.violations)
+    return [overrides] if helps and not is_said else []
 
 
 def _finding_lines(bill: Bill) -> list[str]:

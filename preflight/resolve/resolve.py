@@ -28,7 +28,6 @@ from preflight.resolve.combinations import check_model, check_trainer
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
 from preflight.resolve.deadline import Deadline, resolve_deadline
-from preflight.resolve.hf import from_folder
 from preflight.resolve.hw import Hardware, check_world, complete_hardware, find_hardware
 from preflight.resolve.presets import changed_shape, model_plan, smaller_models, unread_presets
 from preflight.resolve.ranges import check_ranges
@@ -64,7 +63,10 @@ def resolve(config: Config, machine: Machine, *, command: str, created_at: str) 
 
 def resolve_job(config: Config, resolution: Resolution, *, command: str, created_at: str) -> Job:
     """Ranges, names, model and data; the problems are noted."""
-    config = replace(config, model=from_folder(config.model, resolution))
+    if config.model.path is not None or config.model.n_layer == 0:  # presets do not pay for it
+        from preflight.resolve.hf import from_folder
+
+        config = replace(config, model=from_folder(config.model, resolution))
     config = check_texts(check_ranges(config, resolution), resolution)
     check_compare(config, resolution)
     model = _resolve_model(config, resolution)
