@@ -2,7 +2,7 @@
 
     python scripts/bench_learning.py                          simulated machines (a minute)
     python scripts/bench_learning.py --ledger runs            replay a ledger: each bill as it would be made today
-    python scripts/bench_learning.py --real                   ten real runs of ten plans on this machine (4 minutes)
+    python scripts/bench_learning.py --real                   ten real runs of ten plans on this machine (ten minutes)
 
 Exit code 1 when a promise is broken.
 """
@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs 
 from launch import bill
 from preflight.hw_plan import CardKind
 from preflight.plan import RunPlan
-from scripts import learning_real, learning_simulated
+from preflight.record import read_ledger
+from scripts import learning_real, learning_replay, learning_simulated
 
 MORE = ((3, 96), (2, 192), (6, 128), (10, 128))  # layers and widths
 
@@ -38,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = learning_real.real_runs(options.n_runs, options.overrides, options.keep)
         print("\n".join(learning_real.term_lines(runs)))
         return told(learning_real.verdict(runs))
+    if options.ledger:
+        ledger = read_ledger(options.ledger)
+        print("\n".join([*ledger.warnings, *learning_replay.lines(ledger.records)]))
+        return 0
     return simulated(options.n_histories)
 
 
