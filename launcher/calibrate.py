@@ -23,7 +23,7 @@ from conf.choices import ReportChoice
 from conf.schema import Config
 from launcher.finish import record
 from launcher.output import complain, say
-from launcher.short_run import MIN_STEPS, n_steps_within, shortened
+from launcher.short_run import MIN_STEPS, n_steps_within, shortened, with_n_steps
 from preflight import rundir
 from preflight.actual import Actual
 from preflight.bill import Bill, for_launch, make_bill
@@ -206,6 +206,8 @@ def _run(work: Calibration, findings: Sequence[Finding], decided_seconds: float,
     actual = rundir.read_actual(run_dir)
     if actual is None:
         actual = rundir.unmeasured(bill.plan, run_dir, outcome.exit_code, outcome.reason, outcome.failed_rank)
+    if is_over and actual.n_steps_done >= MIN_STEPS:  # a whole run of the steps that were done
+        bill = for_launch(make_bill(with_n_steps(bill.plan, actual.n_steps_done), tuple(findings)))
     record(bill, actual, run_dir, actual.exit_code, actual.exit_reason)
     _remove_checkpoints(run_dir)
     if lock is not None:

@@ -46,3 +46,8 @@ def shortened(plan: RunPlan, n_steps: int, grace_seconds: float) -> RunPlan:
         launcher=replace(plan.launcher, grace_seconds=grace_seconds),
         tracking=tracking,
     )
+
+
+def with_n_steps(plan: RunPlan, n_steps: int) -> RunPlan:
+    """The time was over earlier: what was done is recorded as what was asked for."""
+    return replace(plan, trainer=replace(plan.trainer, n_steps=n_steps, checkpoint_interval=n_steps))

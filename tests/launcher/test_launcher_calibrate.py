@@ -154,6 +154,24 @@ def test_time_that_is_over_stops_the_trainer() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_steps_that_were_done_in_time_count(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Five of twenty, then the time was over: the next bill rests on five."""
+
+    def slow(plan: Any, run_dir: Path, **options: Any) -> Outcome:
+        trained(replace(plan, trainer=replace(plan.trainer, n_steps=5)), run_dir)
+        time.sleep(1.2)
+        return Outcome(exit_code=143, reason="SIGUSR1")
+
+    monkeypatch.setattr(local, "run", slow)
+    monkeypatch.setattr(action, "STOP_SHARE", 0.0)
+    monkeypatch.setattr(action, "n_steps_within", lambda plan, seconds, max_steps: 20)
+    assert launch(desk, "report=json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["why_no_steps"] is None
+    assert document["after"]["step_seconds"]["mid"] == pytest.approx(STEP_SECONDS, rel=0.05)
+    assert json.loads((desk / "ledger.jsonl").read_text())["plan"]["trainer"]["n_steps"] == 5
+
+
 def test_short_run_is_the_same_step_and_little_else() -> None:
     plan = build_plan(model="tiny", card="cpu", n_steps=5000)
     plan = replace(plan, tracking=replace(plan.tracking, backend=TrackingBackend.wandb, mode=TrackingMode.online))
