@@ -183,6 +183,7 @@ def pretrain(job: Job, meters: Meters) -> Actual:  # noqa: C901, PLR0915 - a rec
     why = progress.guard.why
     measured = meters.actual(job, reason, why)
     if is_first_rank:
+        write_json({"actual": measured}, job.run_dir / ACTUAL_NAME)  # the tracker may take its time, or be killed
         meters.tell_tracker(measured)
     measured = meters.actual(job, reason, why)
     if is_first_rank:

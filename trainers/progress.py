@@ -65,7 +65,7 @@ class Progress:
         utilisation = mfu(self.job.flops_per_step, step_seconds, self.job.peak_flops_per_second)
         forecast = {} if self.guard.forecast is None else flat_forecast(self.guard.forecast, time.time())
         self._write(step, {
-            "train/loss": loss,
+            "train/loss": loss if math.isfinite(loss) else None,
             "learning_rate": learning_rate,
             "grad_norm": grad_norm if grad_norm is not None and math.isfinite(grad_norm) else None,  # fp16 overflows
             "n_tokens": step * trainer.tokens_per_step,

@@ -93,7 +93,7 @@ def estimate_workload(plan: RunPlan, work: Workload) -> MemoryEstimate:
         card_bytes=card_bytes,
         usable_bytes=_usable_bytes(plan, card_bytes),
         checkpoint_bytes=phases.checkpoint,
-        host_memory_bytes=_host_bytes(plan, int(device.mid)),
+        host_memory_bytes=_host_bytes(plan, int(device.mid), phases.checkpoint),
     )
 
 
@@ -161,6 +161,7 @@ def _usable_bytes(plan: RunPlan, card_bytes: int | None) -> int | None:
     return int(card_bytes * plan.budget.max_memory_fraction) // n_sharing
 
 
-def _host_bytes(plan: RunPlan, device_bytes: int) -> int:
-    """All ranks of a node."""
-    return plan.hw.n_gpus_per_node * (device_bytes if plan.hw.card.kind is CardKind.cpu else HOST_BYTES_PER_RANK)
+def _host_bytes(plan: RunPlan, device_bytes: int, checkpoint_bytes: int) -> int:
+    """All ranks of a node, and the copy of a checkpoint that is written beside the training."""
+    per_rank = device_bytes if plan.hw.card.kind is CardKind.cpu else HOST_BYTES_PER_RANK
+    return plan.hw.n_gpus_per_node * per_rank + plan.trainer.save_beside * checkpoint_bytes

@@ -46,10 +46,17 @@ def check_trainer(model: ModelPlan, trainer: TrainerPlan, kind: CardKind, resolu
     """The trainer's options among themselves, and with the model, the card, and the weights to start from."""
     faults = [
         *_table(model, trainer), *_kernel(trainer), *_sharing(trainer), *_products(trainer), *_adapter(model, trainer),
-        *_bitsandbytes(trainer, kind), *_start(trainer),
+        *_bitsandbytes(trainer, kind), *_start(trainer), *_beside(trainer, kind),
     ]  # fmt: skip
     for fault in faults:
         resolution.refuse(*fault)
+
+
+def _beside(trainer: TrainerPlan, kind: CardKind) -> Iterator[Fault]:
+    """A copy in the host's memory is free only where training has memory of its own."""
+    if trainer.save_beside and kind in (CardKind.cpu, CardKind.mps):
+        message = f"on {kind.name} the copy would take the memory that training needs"
+        yield Fault("trainer.save_beside", "true", message, "trainer.save_beside=null")
 
 
 def absolute_start(init_from: str | None) -> str | None:

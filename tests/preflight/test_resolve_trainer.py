@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from resolving import LAPTOP, RTX_4090, resolved, with_gpus
+from resolving import LAPTOP, RTX_4090, problem_of, resolved, with_gpus
 
 from conf.choices import Attention
 from preflight.plan import Checkpointing, Precision
@@ -118,3 +118,10 @@ def test_given_evaluation_is_rounded_up_to_whole_sequences_of_every_rank():
 def test_other_switches_are_passed_on():
     trainer = resolved("trainer.activation_checkpointing=full", "trainer.grad_clip=0", "trainer.beta2=0.99").trainer
     assert (trainer.activation_checkpointing, trainer.grad_clip, trainer.beta2) == (Checkpointing.full, 0, 0.99)
+
+
+def test_saving_beside_is_for_cards():
+    assert resolved("model=gpt2_124m", "hw=4090").trainer.save_beside
+    assert not resolved("hw=cpu").trainer.save_beside
+    problem = problem_of("hw=cpu", "trainer.save_beside=true")
+    assert (problem.path, problem.fix) == ("trainer.save_beside", "trainer.save_beside=null")

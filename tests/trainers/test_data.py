@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -154,3 +155,14 @@ def test_stream_names_the_cure_when_a_token_is_not_in_the_vocabulary(plan: RunPl
     largest = N_TRAIN_WINDOWS * T + 2
     with pytest.raises(ConfigError, match=rf"token ids go up to {largest}, (.|\n)*model.vocab_size={largest + 1}"):
         TrainStream(small, world_of(), CPU).micro_batch(0, 0)
+
+
+def test_stream_reads_token_files_that_are_larger_than_memory(plan: RunPlan):
+    """128 GiB that take no disk: windows from all over it, and pages that are not kept."""
+    with (Path(plan.data.dir) / "train.bin").open("r+b") as file:
+        file.truncate(2**37)
+    stream = TrainStream(plan, world_of(), CPU)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for step in range(50):
+        assert not stream.micro_batch(step, 1)[0].any()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from preflight.errors import PreflightError
 from trainers.outcome import Outcome, abandon
 from trainers.signals import StopRequest, stop_with_parent
+from trainers.warn import warn
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -50,6 +51,8 @@ def train(word: Mapping[str, Any], *, started_unix: float, progress: TextIO) -> 
     stop_with_parent()
     run_dir, resume = Path(word["run_dir"]), bool(word["resume"])
     stop.watch(lambda who: abandon(run_dir, int(os.environ["RANK"]), who))
+    if os.environ["RANK"] == "0" and word["document"]["plan"]["lowering"].get("on_oom") == "relaunch":
+        warn("lowering.on_oom=relaunch needs launch.py in charge; under torchrun, running out of memory ends the run")
     return run_rank(word["document"], run_dir, stop, started_unix=started_unix, resume=resume, progress=progress)
 
 
