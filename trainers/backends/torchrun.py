@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from preflight.errors import PreflightError
+from trainers.agreement import differences
 from trainers.outcome import Outcome, abandon
 from trainers.signals import StopRequest, stop_with_parent
 from trainers.warn import warn
@@ -25,7 +28,7 @@ WAIT_SECONDS = 60.0  # for rank 0 to compose, estimate, judge and lower, which t
 
 def publish(message: dict[str, Any]) -> None:
     """Rank 0's word to all: exit code, run folder, and the plan document when it is a go."""
-    _store().set(_key(), json.dumps(message))
+    _store().set(_key(), json.dumps({**message, "sent_unix": time.time()}))
 
 
 def receive() -> dict[str, Any]:
@@ -33,13 +36,32 @@ def receive() -> dict[str, Any]:
     from torch.distributed import DistStoreError
 
     try:
-        return dict(json.loads(_store().get(_key())))
+        word = dict(json.loads(_store().get(_key())))
+        _tell_differences(word)
+        return word
     except DistStoreError as error:
         rank = os.environ["RANK"]
         raise PreflightError(
             f"rank {rank} heard nothing from rank 0 at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
             f"within {WAIT_SECONDS:.0f} s; rank 0's own output says why ({type(error).__name__})"
         ) from error
+
+
+def _tell_differences(word: Mapping[str, Any]) -> None:
+    import torch
+
+    if word["document"] is None or os.environ.get("LOCAL_RANK") != "0":  # once a machine
+        return
+    told = differences(
+        word["document"]["plan"]["software"],
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        rank=int(os.environ["RANK"]),
+        sent_unix=word.get("sent_unix"),
+        received_unix=time.time(),
+    )
+    for line in told:
+        warn(line)
 
 
 def train(word: Mapping[str, Any], *, started_unix: float, progress: TextIO) -> Outcome:
