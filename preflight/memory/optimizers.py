@@ -57,11 +57,13 @@ def optimizer_bytes(optimizer: Optimizer, numerics: Numerics, trained: Trained) 
 
 def working_bytes(optimizer: Optimizer, kernel: OptimizerKernel, numerics: Numerics, trained: Trained) -> int:
     """Temporaries of a step."""
+    element = numerics.weight if not numerics.master else FP32_BYTES
+    copied = FP32_BYTES * trained.total if numerics.master else 0  # gradients, beside 16-bit ones
     if optimizer is Optimizer.muon:
         square = HALF_BYTES * trained.smaller_side**2
-        return (numerics.weight + 2 * HALF_BYTES) * trained.largest_matrix + 2 * square
+        return copied + (element + 2 * HALF_BYTES) * trained.largest_matrix + 2 * square
     if optimizer is Optimizer.adamw_8bit or kernel is OptimizerKernel.fused:
-        return 0
+        return copied
     if kernel is OptimizerKernel.foreach:
-        return FOREACH_TEMPORARIES[optimizer] * numerics.weight * (trained.n_matrix + trained.n_table)
-    return LOOP_TEMPORARIES[optimizer] * numerics.weight * trained.largest
+        return copied + FOREACH_TEMPORARIES[optimizer] * element * (trained.n_matrix + trained.n_table)
+    return copied + LOOP_TEMPORARIES[optimizer] * element * trained.largest

@@ -92,7 +92,10 @@ def phases_of(work: Workload) -> Phases:
             "optimizer_step": Moment(gradients=states.gradients, gradients_in_flight=states.optimizer_working),
             "evaluation": head_moments.evaluation(scene, between_steps, all_casts),
             "checkpoint": Moment(gradients=between_steps, gradients_in_flight=_put_together_bytes(work, states)),
-            "resume": Moment(gradients_in_flight=_read_bytes(work, states)),
+            "resume": Moment(
+                gradients_in_flight=_read_bytes(work, states),
+                gathered_weights=states.whole_weights if work.loads_whole_weights else 0,
+            ),
         },
     )
 

@@ -20,6 +20,7 @@ class States(NamedTuple):
     n_params: int
     weights: int  # trained ones
     frozen_weights: int
+    whole_weights: int  # of all ranks
     optimizer: int
     checkpoint: int  # weights and the optimizer's states of all ranks
     gradients: int  # all of them, as after a backward pass
@@ -56,6 +57,7 @@ def states_of(work: Workload) -> States:
         n_params=counts.total,
         weights=-(-weight * trained.total // shards.weights),
         frozen_weights=-(-_frozen_bytes(work, counts) // shards.weights),
+        whole_weights=weight * trained.total + _frozen_bytes(work, counts),
         optimizer=0 if work.optimizer_on_host else optimizer_bytes(work.optimizer, numerics, local),
         checkpoint=weight * trained.total + optimizer_bytes(work.optimizer, numerics, trained),
         gradients=gradients,
@@ -95,7 +97,8 @@ def _trained(work: Workload, counts: ParamCounts) -> Trained:
         return Trained(adapters.n_params, n_rest, 0, n_long, max(n_rest // 2, largest), largest, adapters.rank)
     attention, mlp = layer_matmul_params(model)
     n_matrix = model.n_layer * (attention + mlp)
-    n_table = counts.token_embedding + counts.position_embedding + counts.head
+    own_tables = counts.token_embedding + counts.position_embedding + counts.head
+    n_table = own_tables + work.n_other_params
     sides = n_mlp_matrices(model) * (model.n_embd + model.d_ff)
     sides += 2 * (model.n_embd + q_dim(model) + kv_dim(model))
     largest_matrix = model.n_embd * max(model.d_ff, q_dim(model) + 2 * kv_dim(model))
@@ -103,7 +106,7 @@ def _trained(work: Workload, counts: ParamCounts) -> Trained:
     return Trained(
         n_matrix,
         n_table,
-        counts.total - n_matrix - n_table,
+        counts.total - n_matrix - own_tables,
         model.n_layer * sides
         + n_tables * (model.vocab_size + model.n_embd)
         + counts.position_embedding // model.n_embd,

@@ -97,6 +97,8 @@ class Workload(NamedTuple):
     expandable_segments: bool = True  # of PyTorch's caching allocator; trainers/backends/local.py turns them on
     repeats_kv: bool = False  # keys and values are copied to every head before attention
     optimizer_on_host: bool = False  # offloaded
+    n_other_params: int = 0  # trained tables that our models lack
+    loads_whole_weights: bool = False  # before they are shared out
     communication_bytes: int = 0  # fixed buffers of a framework's own collectives
 
     @property

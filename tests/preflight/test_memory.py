@@ -86,8 +86,11 @@ def test_large_model_with_few_tokens_peaks_when_all_gradients_are_there():
 def test_llama_7b_keeps_what_swiglu_and_grouped_heads_need():
     terms = estimate_memory(build_plan(model="llama_7b", card="a100_80gb", micro_batch_size=8)).terms_bytes
     n_tokens, d, f = 8192, 4096, 11008
-    assert terms["activations_attention"] == 32 * n_tokens * (2 * 7 * d + 4 * 32)  # norm, q, k, v, rotated q and k, output
-    assert terms["activations_mlp"] == 32 * n_tokens * 2 * (d + 4 * f)  # norm output; gate, up, silu, product
+    angles = 1024 * 128 * 2 * 2 * 2  # cosines and sines in 16 bit, a copy for queries and one for keys
+    # norm output, q, k, v, rotated q and k, output
+    assert terms["activations_attention"] == 32 * (n_tokens * (2 * 7 * d + 4 * 32) + angles)
+    # norm output, cast twice; gate, up, silu, product
+    assert terms["activations_mlp"] == 32 * n_tokens * 2 * (2 * d + 4 * f)
     assert terms["activations_norms"] == 32 * n_tokens * 2 * 4
     grouped = replace(LLAMA_7B, n_kv_head=8)
     fewer = estimate_memory(build_plan(model=grouped, card="a100_80gb", micro_batch_size=8)).terms_bytes

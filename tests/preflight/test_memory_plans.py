@@ -84,8 +84,9 @@ def test_more_never_needs_less(plan, more):
         replace(plan, model=replace(plan.model, n_layer=plan.model.n_layer + more)),
         replace(plan, model=replace(plan.model, vocab_size=plan.model.vocab_size + 64 * more)),
         changed(plan, grad_accum_steps=plan.trainer.grad_accum_steps + more),
-        replace(plan, model=replace(plan.model, dropout=0.1)),
     ]
+    if plan.trainer.activation_checkpointing is not Checkpointing.selective:  # on a CPU its unfused attention is rerun
+        larger.append(replace(plan, model=replace(plan.model, dropout=0.1)))
     for other in map(estimate_memory, larger):
         assert other.device.mid >= estimate.device.mid
         assert other.device.high >= estimate.device.high

@@ -45,7 +45,10 @@ def test_memory_formula_follows_every_phase_of_gpt2_124m():
         assert formula[phase] - workspace == pytest.approx(traced, rel=0.01)
 
 
-@pytest.mark.parametrize("model", [replace(SMALL, bias=True, qkv_bias=True), replace(SMALL, n_kv_head=2), replace(SMALL, dropout=0.1)])
+BIASED = replace(SMALL, bias=True, qkv_bias=True)
+
+
+@pytest.mark.parametrize("model", [BIASED, replace(SMALL, n_kv_head=2), replace(SMALL, dropout=0.1)])
 def test_memory_formula_knows_bias_grouped_heads_and_dropout(model):
     plan = plan_of(model, "cpu", Precision.fp32, Checkpointing.none, 1)
     assert tensors_bytes(estimate_memory(plan)) == pytest.approx(max(trace_phases(plan).values()), rel=0.03)
