@@ -145,6 +145,8 @@ def without_sweep(key: str, hint: Any, text: str) -> str:
         return f"{HW}={meant}"
     if hint is not None and names.without_none(hint)[0] is int and re.fullmatch(r"\d{1,3}(,\d{3})+", text):
         return f"{key}={count(text)}"
+    if hint is not None and names.is_list(hint):
+        return f"'{key}=[{text}]'"
     return f"-m {assignment(key, text)}"
 
 

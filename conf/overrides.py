@@ -173,13 +173,13 @@ def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Overr
         hint = names.hint_of(key)
         is_text = hint is not None and names.without_none(hint)[0] is str and not _SWEEP_CALL.match(text)
         fix = fixes.quoted(key, text) if is_text else fixes.without_sweep(key, hint, text)
-        message = "several values are a grid, which needs -m" + (
-            "; one text with a comma needs quotes"
-            if is_text
-            else ""
-            if fix.startswith("-m")
-            else "; one machine is written as below"
-        )
+        message = "several values are a grid, which needs -m"
+        if is_text:
+            message += "; one text with a comma needs quotes"
+        elif hint is not None and names.is_list(hint):
+            message += "; a list stands in brackets"
+        elif not fix.startswith("-m"):
+            message += "; one machine is written as below"
         return parsed, [Problem(path=key, value=text, message=message, fix=fix)]
     if not isinstance(parsed._value, ChoiceSweep):
         return parsed, []  # range() and glob(): their values are judged when the grid is spread out

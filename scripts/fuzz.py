@@ -86,7 +86,7 @@ def fault_of_valid(told: Told) -> str:
     common = _common_fault(told)
     if common or told.code != 2:
         return common
-    return "" if "To fix:" in told.err else "an error without a fix"
+    return "" if "To fix:" in told.err or '"fix"' in told.out else "an error without a fix"
 
 
 def fault_of_mutant(told: Told, n_faults: int) -> str:

@@ -39,7 +39,7 @@ def check_texts(config: Config, resolution: Resolution) -> Config:
 
 def _only_texts(config: Config, path: str, resolution: Resolution) -> Config:
     given = value_at(config, path)
-    if all(isinstance(item, str) for item in given):
+    if isinstance(given, list) and all(isinstance(item, str) for item in given):  # ${...} may lead to anything
         return config
     meant = [text for text in _flat(given) if re.fullmatch(r"[\w.+-]+", text)]
     if path in RUNG_LISTS:

@@ -80,3 +80,10 @@ def test_ledger_may_be_a_file_or_the_folder_of_runs_that_holds_it(tmp_path: Path
 @pytest.mark.parametrize("option", ["runs_dir", "data.dir"])
 def test_folder_needs_a_name(option):
     assert problem_of(f"{option}=").message == "needs a folder"
+
+
+@pytest.mark.parametrize("path", ["lowering.keep", "lowering.rungs", "tracking.tags"])
+def test_interpolation_that_leads_to_no_list_is_told(path):
+    problem = problem_of(f"{path}=${{seed}}")
+    assert problem.path == path
+    assert "is a list of words" in problem.message
