@@ -218,7 +218,7 @@ class TrackingConfig:
     notes: str = ""
     tags: list[str] = field(default_factory=list)
     group: str | None = None  # None: the run folder's name; the rows of a grid share one
-    artifacts: bool = False  # W&B keeps plan, metrics and the last checkpoint too
+    artifacts: bool = False  # the tracker keeps plan, metrics and the newest checkpoint too
 
 
 @dataclass(kw_only=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any
 from conf.choices import TrackingMode
 from trainers.bounded import bounded, one_line
 from trainers.tracking import Metrics, Tracked, Tracker, comparison, known, untracked, write_note
+from trainers.wandb_charts import upload
 from trainers.warn import warn
 
 START_TIMEOUT_SECONDS = 15.0
@@ -62,6 +63,8 @@ class TrackioTracker:
         rows = [list(row) for row in comparison(values)]
         table = trackio.Table(columns=["name", "estimated", "actual", "ratio"], data=rows)
         self._run.log(values | {"estimated_vs_actual": table}, step=self._step)
+        if self._tracked.plan.tracking.artifacts:
+            upload(trackio, self._run, self._tracked.run_dir)
         self._run.finish()
 
     def _try(self, act: Callable[[], object], what: str) -> None:

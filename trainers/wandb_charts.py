@@ -47,17 +47,15 @@ def _both_sides(rows: Sequence[tuple[str, float, float]]) -> list[list[Any]]:
     ]
 
 
-def upload(run: Any, run_dir: Path) -> None:
-    """`tracking.artifacts=true`: the run's papers, and its newest checkpoint."""
-    import wandb
-
-    papers = wandb.Artifact(f"run-{run.id}", type="run")
+def upload(library: Any, run: Any, run_dir: Path) -> None:
+    """`tracking.artifacts=true`: the run's papers, and its newest checkpoint. trackio has W&B's names for it."""
+    papers = library.Artifact(f"run-{run.id}", type="run")
     for name in RUN_FILES:
         if (run_dir / name).is_file():
             papers.add_file(str(run_dir / name))
     run.log_artifact(papers)
     checkpoints = sorted((run_dir / "checkpoints").glob("step_*.pt"))
     if checkpoints:
-        model = wandb.Artifact(f"model-{run.id}", type="model")
+        model = library.Artifact(f"model-{run.id}", type="model")
         model.add_file(str(checkpoints[-1]))
         run.log_artifact(model)

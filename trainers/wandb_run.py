@@ -71,10 +71,12 @@ class WandbTracker:
 
     def _close(self, values: dict[str, Any], exit_code: int) -> None:
         """Runs in a thread: for a table W&B asks the server who the user is, and waits for the answer."""
+        import wandb
+
         self._run.summary.update(values)
         self._try(lambda: self._run.log(charts(comparison(values)), step=self._step), "log the table and charts")
         if self._tracked.plan.tracking.artifacts:
-            self._try(lambda: upload(self._run, self._tracked.run_dir), "log the artifacts")
+            self._try(lambda: upload(wandb, self._run, self._tracked.run_dir), "log the artifacts")
         self._run.finish(exit_code=exit_code)
 
     def _try(self, act: Callable[[], object], what: str) -> bool:

@@ -57,7 +57,8 @@ def test_trackio_keeps_steps_alerts_and_both_sides_of_the_bill_and_prints_nothin
 ) -> None:
     for name in ("TRACKIO_DIR", *trackio_run.SERVERS):
         monkeypatch.delenv(name, raising=False)
-    write_json({"plan": trackio_plan}, run_dir / "plan.json")
+    kept = replace(trackio_plan, tracking=replace(trackio_plan.tracking, artifacts=True))
+    write_json({"plan": kept}, run_dir / "plan.json")
     command = [sys.executable, "-c", RUN, str(run_dir)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     first, second = json.loads(done.stdout)  # nothing else is on stdout
@@ -73,6 +74,8 @@ def test_trackio_keeps_steps_alerts_and_both_sides_of_the_bill_and_prints_nothin
         assert run["alerts"] == ["slower than the bill"]
         assert (run["config"]["_Group"], run["config"]["notes"]) == ("grid-1", "baseline")
     assert (run_dir.parent / "trackio" / "test.db").is_file()
+    kept_files = [path for path in (run_dir.parent / "trackio" / "artifacts").rglob("*") if path.is_file()]
+    assert (run_dir / "plan.json").read_bytes() in [path.read_bytes() for path in kept_files]
     note = json.loads((run_dir / "tracking.json").read_text())["tracking"]
     assert (note["backend"], note["mode"], note["problem"]) == ("trackio", "offline", None)
     assert "trackio show" in done.stderr
