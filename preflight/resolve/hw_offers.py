@@ -71,6 +71,11 @@ def check_offer(hw: HwConfig, resolution: Resolution, *, owned: bool) -> None:
     if hw.interruptions_per_day is not None and not hw.spot:
         message = "has no effect on a machine that nobody takes away"
         resolution.refuse("hw.interruptions_per_day", hw.interruptions_per_day, message, "hw.spot=true")
+    usual = HwConfig(card=hw.card)
+    for name in ("lifetime_years", "hours_per_year"):
+        if hw.purchase_usd is None and getattr(hw, name) != getattr(usual, name):
+            message = "has no effect without hw.purchase_usd"
+            resolution.refuse(f"hw.{name}", getattr(hw, name), message, "hw.purchase_usd=1600")
     if hw.purchase_usd is not None and hw.price_usd_per_hour is not None:
         message = "is a second price beside hw.price_usd_per_hour"
         resolution.refuse("hw.purchase_usd", hw.purchase_usd, message, "hw.price_usd_per_hour=null")

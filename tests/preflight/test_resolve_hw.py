@@ -250,6 +250,7 @@ def test_purchase_of_ones_own_machine_is_shared_out_over_its_hours():
         (("hw.spot=true",), "hw.spot"),
         (("hw=4x4090", "model=gpt2_124m", "hw.interruptions_per_day=1"), "hw.interruptions_per_day"),
         (("hw.purchase_usd=1600", "hw.price_usd_per_hour=1"), "hw.purchase_usd"),
+        (("hw.lifetime_years=2",), "hw.lifetime_years"),
     ],
 )
 def test_options_of_money_that_contradict_each_other_are_refused(overrides, path):
