@@ -133,11 +133,11 @@ def losses(recipe: Recipe, work: Path, options: argparse.Namespace) -> dict[str,
     seeds = SEEDS[:1] if options.short else SEEDS
     found: dict[str, list[float]] = {name: [] for name in ["nanoGPT", *names]}
     for seed in seeds:
-        theirs = run_nanogpt(recipe, options.baseline, work, n_steps, compiles=False, seed=seed, ends_with_loss=True)
-        found["nanoGPT"].append(theirs.val_loss)
         for name in names:
             overrides = (*VARIANTS[name], *options.overrides, f"seed={seed}")
             found[name].append(run_ours(recipe, work, n_steps, *overrides, ends_with_loss=True).val_loss)
+        theirs = run_nanogpt(recipe, options.baseline, work, n_steps, compiles=False, seed=seed, ends_with_loss=True)
+        found["nanoGPT"].append(theirs.val_loss)
         print(f"seed {seed}: " + "  ".join(f"{name} {values[-1]:.4f}" for name, values in found.items()), file=out)
     mean = {name: statistics.mean(values) for name, values in found.items()}
     met = all(mean[name] <= mean["nanoGPT"] + LOSS_MARGIN for name in names)
