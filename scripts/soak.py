@@ -6,7 +6,7 @@
 Each time a rank, torchrun's agent or launch.py gets SIGKILL, SIGTERM or SIGINT: at a random step, while a checkpoint
 is written, when an evaluation begins, or while the processes start. Then everything must end, and `resume=` goes on.
 At the end every step's loss, every evaluation and all weights must equal the undisturbed run's to the bit, each step
-must stand in metrics.jsonl once, and the ledger must hold a line for every launch.
+must stand in metrics.jsonl once, and the ledger must hold a line for every launch that began.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from scripts.soak_compare import EVAL_INTERVAL, differences, last_step, ledger_faults
+
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 MOMENTS = ("step", "save", "evaluation", "start")
-EVAL_INTERVAL, CHECKPOINT_INTERVAL = 7, 5
+CHECKPOINT_INTERVAL = 5
 OVERRIDES = (
     "model.n_layer=2", "model.n_embd=32", "model.n_head=2", "model.dropout=0.1", "trainer.sequence_length=32",
     "trainer.micro_batch_size=4", "trainer.tokens_per_step=256", "trainer.eval_tokens=512", "trainer.precision=fp32",
@@ -73,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"undisturbed: {options.steps} steps on {options.ranks} ranks", flush=True)
         disturbed, kills = soak.disturbed(options.kills)
         faults = differences(undisturbed, disturbed, options.steps)
-        faults += ledger_faults(folder / "disturbed", soak.n_launches)
+        faults += ledger_faults(folder / "disturbed", soak.n_begun, soak.n_launches)
     print(summary(kills, soak.n_launches))
     for fault in faults:
         print(f"FAULT: {fault}")
@@ -86,7 +88,7 @@ class Soak:
 
     def __init__(self, folder: Path, n_steps: int, n_ranks: int, chance: random.Random) -> None:
         self.folder, self.n_steps, self.n_ranks, self.chance = folder, n_steps, n_ranks, chance
-        self.n_launches = 0
+        self.n_launches = self.n_begun = 0  # begun: had the folder before they were killed
         text = folder / "text.txt"
         text.write_text("\n".join(path.read_text() for path in sorted((ROOT / "preflight").glob("*.py"))))
 
@@ -109,6 +111,7 @@ class Soak:
                 print(f"{len(kills):3} {kill.moment:10} {kill.victim:8} {kill.signal:7} step {kill.step}", flush=True)
             process = self._start("disturbed", run_dir)
         process.wait()
+        self.n_begun += 1
         return run_dir, kills
 
     def _start(self, name: str, run_dir: Path | None = None) -> subprocess.Popen[bytes]:
@@ -137,6 +140,7 @@ class Soak:
         victim, target = self._victim(family)
         number = self.chance.choice(SIGNALS)
         step, then = last_step(run_dir), time.monotonic()
+        self.n_begun += has_the_folder(process, run_dir)
         with suppress(psutil.NoSuchProcess):  # it was leaving
             target.send_signal(number)
         process.wait(END_SECONDS)
@@ -179,75 +183,12 @@ class Soak:
         return name, named[name]
 
 
-def differences(one: Path, other: Path, n_steps: int) -> list[str]:
-    """What the disturbed run has lost, gained or changed."""
-    faults = []
-    for name, steps in (("train/loss", range(1, n_steps + 1)), ("val/loss", evaluated_steps(n_steps))):
-        expected, found = curve(one, name), curve(other, name)
-        if [step for step, _ in found] != list(steps):
-            odd = Counter(step for step, _ in found) - Counter(steps) + (Counter(steps) - Counter(dict(found).keys()))
-            faults.append(f"{name}: steps that are missing or told twice: {sorted(odd)[:10]}")
-        faults += [
-            f"{name} of step {step}: {a} undisturbed, {b} disturbed"
-            for (step, a), (_, b) in zip(expected, found, strict=False)
-            if a != b
-        ][:3]
-    return faults + weight_faults(one, other)
-
-
-def weight_faults(one: Path, other: Path) -> list[str]:
-    """Weights and optimizer of the last checkpoints, to the bit."""
-    import torch  # seconds
-
-    from trainers import checkpoint
-
-    paths = [checkpoint.find_latest(folder)[0] for folder in (one, other)]
-    if None in paths:
-        return ["no checkpoint at the end"]
-    left, right = (checkpoint.load(path) for path in paths if path is not None)
-    if left["step"] != right["step"]:
-        return [f"the last checkpoints are of steps {left['step']} and {right['step']}"]
-    pairs = [(name, weight, right["model"][name]) for name, weight in left["model"].items()]
-    pairs += [
-        (f"{name} of parameter {i}", value, right["optimizer"]["state"][i][name])
-        for i, state in left["optimizer"]["state"].items()
-        for name, value in state.items()
-    ]
-    return [f"{name} differs" for name, a, b in pairs if not torch.equal(torch.as_tensor(a), torch.as_tensor(b))]
-
-
-def ledger_faults(runs_dir: Path, n_launches: int) -> list[str]:
-    """Each launch has its line; a launcher that was killed has one by the next, the last of them none yet."""
-    n_lines = len((runs_dir / "ledger.jsonl").read_text().splitlines())
-    return [] if n_lines == n_launches else [f"{n_launches} launches, {n_lines} lines in the ledger"]
-
-
-def evaluated_steps(n_steps: int) -> list[int]:
-    """Every interval, and the last one."""
-    return sorted({*range(EVAL_INTERVAL, n_steps + 1, EVAL_INTERVAL), n_steps})
-
-
-def curve(run_dir: Path, name: str) -> list[tuple[int, float]]:
-    """In the order of the file."""
-    return [(row["step"], row[name]) for row in rows_of(run_dir) if name in row]
-
-
-def rows_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Whole lines; the last one may be in the making."""
-    path = run_dir / "metrics.jsonl"
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # torn by a kill: the resumed run drops it
-            continue
-    return rows
-
-
-def last_step(run_dir: Path) -> int:
-    """The last one that was logged."""
-    rows = rows_of(run_dir)
-    return int(rows[-1]["step"]) if rows else 0
+def has_the_folder(process: subprocess.Popen[bytes], run_dir: Path) -> bool:
+    """Its number is in the lock."""
+    try:
+        return (run_dir / "lock").read_text() == str(process.pid)
+    except OSError:
+        return False
 
 
 def is_done(run_dir: Path, n_steps: int) -> bool:

@@ -19,6 +19,7 @@ from trainers.warn import warn
 
 IN_ORDER = frozenset({ExitCode.STOPPED_AT_BUDGET, ExitCode.INTERRUPTED, ExitCode.TERMINATED})  # checkpoint saved
 FAILURES = "failures"  # one file a rank, and one of the agent
+UNSEEN = "a signal"  # which one only the parent of the rank knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,8 @@ def first_failure(run_dir: Path) -> Failure | None:
     files = sorted((run_dir / FAILURES).glob("*.json"))
     failures = [failure for failure in map(_read_failure, files) if failure is not None]
     killed = [failure for failure in failures if failure.killed_by]
-    return min(killed or failures, key=lambda failure: failure.unix_seconds, default=None)
+    # whose parent saw the signal is told before a neighbour's guess
+    return min(killed or failures, key=lambda one: (one.killed_by == UNSEEN, one.unix_seconds), default=None)
 
 
 def _read_failure(path: Path) -> Failure | None:
@@ -114,11 +116,11 @@ def abandon(run_dir: Path, rank: int, who: str) -> NoReturn:
 
 def killed(rank: int, signal_number: int | None, *, is_out_of_memory: bool = False) -> Failure:
     """A rank that left no word because a signal took it; None: which one only its parent knows."""
-    name = "a signal" if signal_number is None else signal.Signals(signal_number).name
+    name = UNSEEN if signal_number is None else signal.Signals(signal_number).name
     hint = ""
     if is_out_of_memory:
         hint = ": the kernel ended it because memory ran out"
-    elif name in ("SIGKILL", "a signal"):
+    elif name in ("SIGKILL", UNSEEN):
         hint = " (the kernel kills the largest process when memory runs out)"
     return Failure(
         rank=rank,

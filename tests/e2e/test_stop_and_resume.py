@@ -48,7 +48,7 @@ def test_resumed_run_equals_an_undisturbed_one(desk: Desk, small: Overrides) -> 
 
 
 def wait_for_steps_of_last(desk: Desk, process: psutil.Process, n_lines: int) -> None:
-    for _ in range(600):
+    for _ in range(3000):  # a minute
         folders = desk.run_dirs()
         metrics = folders[-1] / "metrics.jsonl"
         if len(folders) == 2 and metrics.exists() and len(metrics.read_text().splitlines()) >= n_lines:
