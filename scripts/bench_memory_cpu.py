@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 from launch import bill
 from preflight.memory.peak import estimate_memory
 from preflight.units import MIB
+from scripts import accuracy_page
 from scripts.trace_memory import measure_bytes, tensors_bytes
 
 GIVEN = (
@@ -197,14 +198,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--n-random", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--write", type=Path, metavar="docs/accuracy.md", help="its section of that page")
     options = parser.parse_args(arguments)
     judged = measure(options.n_random, options.seed)
     if options.json:
         print(json.dumps(summary(judged), indent=1))
         return 0
-    print(as_text(judged))
-    for name, value in summary(judged).items():
-        print(f"{name:38} {value if value is None or name == 'n' else f'{value:.2%}'}")
+    values = [
+        f"{name:38} {value if value is None or name == 'n' else f'{value:.2%}'}"
+        for name, value in summary(judged).items()
+    ]
+    text = "\n".join([as_text(judged), "", *values])
+    print(text)
+    if options.write is not None:
+        introduction = "`python scripts/bench_memory_cpu.py --write docs/accuracy.md`\n\nMiB, estimated and measured."
+        body = f"{introduction}\n\n{accuracy_page.code(text)}"
+        accuracy_page.put_section(options.write, "memory on a processor", "Memory of real runs on a processor", body)
     return 0
 
 

@@ -129,7 +129,7 @@ def off(row: dict[str, Any], kind: str) -> float:
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_memory_on_this_card_is_what_was_predicted(tmp_path):
+def test_memory_on_this_card_is_what_was_predicted(tmp_path: Path) -> None:
     name = card_name()
     if name is None:
         pytest.skip("no NVIDIA card here")
