@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from trainers.backends import torchrun
 from trainers.backends.local import _descriptor, _outcome
 from trainers.outcome import Failure, clear_failures, first_failure, killed, write_failure
 
@@ -68,3 +69,22 @@ def test_leave_keeps_the_exit_code_when_nobody_reads():
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False, env=buffered
         )
     assert (done.returncode, done.stderr) == (6, b"")
+
+
+def test_publish_forgets_the_failures_of_an_earlier_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told: dict[str, str] = {}
+    monkeypatch.setattr(torchrun, "_store", lambda: type("Store", (), {"set": staticmethod(told.__setitem__)}))
+    write_failure(tmp_path, failure(1, 20.0), author="rank-1")
+    torchrun.publish({"exit_code": 2, "document": None})
+    assert first_failure(tmp_path) is not None
+    torchrun.publish({"exit_code": 0, "document": {}, "run_dir": str(tmp_path), "resume": True})
+    assert first_failure(tmp_path) is None
+    assert len(told) == 1
+
+
+def test_first_failure_prefers_who_saw_the_signal(tmp_path: Path):
+    write_failure(tmp_path, killed(1, None), author="rank-1")
+    write_failure(tmp_path, killed(1, 9), author="agent")
+    cause = first_failure(tmp_path)
+    assert cause is not None
+    assert cause.killed_by == "SIGKILL"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from preflight.errors import PreflightError
 from trainers.agreement import differences
-from trainers.outcome import Outcome, abandon
+from trainers.outcome import Outcome, abandon, clear_failures
 from trainers.signals import StopRequest, stop_with_parent
 from trainers.warn import warn
 
@@ -28,6 +28,8 @@ WAIT_SECONDS = 60.0  # for rank 0 to compose, estimate, judge and lower, which t
 
 def publish(message: dict[str, Any]) -> None:
     """Rank 0's word to all: exit code, run folder, and the plan document when it is a go."""
+    if message["document"] is not None:  # before the others have heard of the folder
+        clear_failures(Path(message["run_dir"]))
     _store().set(_key(), json.dumps({**message, "sent_unix": time.time()}))
 
 
