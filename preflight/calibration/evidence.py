@@ -23,6 +23,7 @@ NOISE_PRIOR_RUNS = 4.0  # the noise assumed counts like that many runs
 MAX_NOISE = 4.0  # times the noise assumed
 # Something else ran on the machine: three runs in a hundred, which then take any factor in this range longer.
 DISTURBED_FRACTION, LEAST_DISTURBANCE, LARGEST_DISTURBANCE = 0.03, 1.3, 5.0
+POOLED_PLAN = 0.1  # plans that differ by no more (start-up, power) tell of each other's noise
 DIFFERENCE_TO_SIGMA = 1.0 / (0.6745 * sqrt(2.0))  # median |difference| of two normal values -> standard deviation
 SAME_PLAN = "same plan"
 FIRST_STEP = "actual/first_step"
@@ -80,9 +81,11 @@ def factor_from(observations: Sequence[Observation], spread: Spread, elsewhere: 
         told_mean, told_variance = combined([mean, own_mean], [variance, own_variance])
         doubt = _disturbed(own_mean - mean, variance + own_variance) if len(own[0]) == 1 and others else 0.0
         mean, variance = _mixed(doubt, (mean, variance), (told_mean, told_variance))
-    noise = noise_of([[each.log_ratio for each in group] for group in groups.values()], spread.noise, spread.run)
+    is_pooled = spread.plan <= POOLED_PLAN
+    alike = [observations] if is_pooled else list(groups.values())
+    noise = noise_of([[each.log_ratio for each in group] for group in alike], spread.noise, spread.run)
     n_runs = len(own[0]) if own else len(observations)
-    reach = noise.reach(n_runs, variance)
+    reach = noise.reach(len(observations) if is_pooled else n_runs, variance)
     return Factor(
         value=exp(mean),
         low=exp(mean - (1.0 - spread.skew) * reach),
