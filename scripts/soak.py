@@ -121,12 +121,11 @@ class Soak:
         fresh = [*OVERRIDES, f"hw={self.n_ranks}xcpu", f"trainer.n_steps={self.n_steps}", data]
         fresh += [f"data.path={self.folder / 'text.txt'}"]
         overrides = fresh if run_dir is None else [f"resume={run_dir}"]
-        return subprocess.Popen(
-            [sys.executable, str(ROOT / "launch.py"), f"runs_dir={self.folder / name}", *overrides],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "stderr.txt").open("ab"),
-        )
+        words = [sys.executable, str(ROOT / "launch.py"), f"runs_dir={self.folder / name}", *overrides]
+        with (self.folder / "stderr.txt").open("ab") as errors:
+            return subprocess.Popen(
+                words, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=errors
+            )
 
     def _kill(self, process: subprocess.Popen[bytes], run_dir: Path, n_left: int) -> Kill | None:
         """Wait for a moment, then kill somebody; None: the run was over before."""
@@ -227,7 +226,8 @@ def is_alive(process: psutil.Process) -> bool:
 
 def summary(kills: list[Kill], n_launches: int) -> str:
     """One line each for what was killed, how and when."""
-    lines = [f"{len(kills)} kills, {n_launches} launches; all gone after {max(k.seconds for k in kills):.1f} s at most"]
+    longest = max((kill.seconds for kill in kills), default=0.0)
+    lines = [f"{len(kills)} kills, {n_launches} launches; all gone after {longest:.1f} s at most"]
     for field in ("victim", "signal", "moment"):
         counts = Counter(getattr(kill, field) for kill in kills)
         lines.append(f"{field}: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items())))
