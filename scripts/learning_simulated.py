@@ -152,7 +152,10 @@ def promises(bills: Sequence[Bill]) -> Iterator[tuple[str, bool]]:
         mine = [bill for bill in bills if bill.quantity == quantity]
         errors = [statistics.mean(bill.error for bill in mine if bill.n_runs == n) for n in AFTER]
         words = " > ".join(f"{error:.1%}" for error in errors)
-        yield f"{quantity}: mean error after {', '.join(map(str, AFTER))} runs {words}, falling (but for chance)", _falls(errors)
+        yield (
+            f"{quantity}: mean error after {', '.join(map(str, AFTER))} runs {words}, falling (but for chance)",
+            _falls(errors),
+        )
         for kind in sorted({bill.kind for bill in mine}):
             held = [bill for bill in mine if bill.kind == kind and bill.n_runs > 0]
             share = coverage(held)
