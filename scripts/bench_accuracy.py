@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--leave-one-source-out", action="store_true", help="of --throughput")
     parser.add_argument("--calibrated", action="store_true", help="of --throughput")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--write", type=Path, metavar="docs/accuracy.md", help="of --memory: its section of that page")
+    parser.add_argument("--write", type=Path, metavar="docs/accuracy.md", help="its section of that page")
     options = parser.parse_args(arguments)
     if options.memory is not None and (options.leave_one_source_out or options.calibrated):
         parser.error("--leave-one-source-out and --calibrated belong to --throughput")
@@ -113,6 +113,11 @@ def _judge_throughput(options: argparse.Namespace) -> int:
     )
     document = throughput_scores.as_document(judged, skipped)
     print(json.dumps(document, indent=1) if options.json else throughput_scores.as_text(document))
+    if options.write is not None:
+        title = "Step time after one run" if options.calibrated else "Step time of public runs"
+        flags = " --leave-one-source-out" * options.leave_one_source_out + " --calibrated" * options.calibrated
+        body = f"{throughput_scores.introduction(flags)}\n\n{accuracy_page.code(throughput_scores.as_text(document))}"
+        accuracy_page.put_section(options.write, title.lower(), title, body)
     return 0
 
 

@@ -154,6 +154,19 @@ def as_text(document: dict[str, Any]) -> str:
     return "\n".join(lines + [f"  {n:>4}  {reason}" for reason, n in skipped])
 
 
+def introduction(flags: str) -> str:
+    """What the table is, for docs/accuracy.md."""
+    return (
+        f"`python scripts/bench_accuracy.py --throughput FILE.csv{flags} --write docs/accuracy.md`\n\n"
+        "Optimizer steps that other people timed with their own code. Errors are fractions of the measured time; "
+        "`cover`: within\nthe band of an uncalibrated bill. Beside it the habit to beat, 6 x parameters x tokens / "
+        "(peak x 40 %).\n"
+        "Leave one source out: the fitted constants have not seen the source that is judged. Calibrated: one other run "
+        "of the\nsame code, card, length and checkpointing scales the formula. What is not modelled stands under the "
+        "table, as reasons\nof skipped rows; what each constant rests on: [time_and_money.md](time_and_money.md)."
+    )
+
+
 def _line(name: str, values: dict[str, float]) -> str:
     return (
         f"{name[:44]:44} {values['n_used']:5} {values['median_absolute_error']:7.1%}"
