@@ -38,9 +38,9 @@ MIN_STEPS = 10  # of a run that did not finish: enough to have left the warm-up 
 STEP_NOISE = 0.3  # of a single step's time, standard deviation of its logarithm
 LARGEST_BYTES = 1e14  # of one rank; a plan that needs more was edited by hand, or damaged
 CLOCK_SECONDS = 0.1  # what start-up and the like vary by on their own
-# `noise`: after one run of a plan, p10 and p90 of the next are 0.81 and 1.32 of it on a processor, whose cores and
+# `noise`: after one run of a plan, p10 and p90 of the next are 0.83 and 1.28 of it on a processor, whose cores and
 # memory others share, and 0.93 and 1.10 on a card.
-STEP_SPREAD = Spread(machine=0.7, plan=0.2, run=0.04, noise=0.09)
+STEP_SPREAD = Spread(machine=0.7, plan=0.2, run=0.04, noise=0.08)
 STEP_SPREAD_ON_CARDS = Spread(machine=0.7, plan=0.15, run=0.02, noise=0.03)
 SPREADS = {
     "evaluation_seconds": Spread(machine=0.4, plan=0.2, run=0.08, noise=0.1),

@@ -360,7 +360,7 @@ def test_a_bad_run_makes_the_bill_of_its_plan_no_worse_than_it_was(
     seconds = estimate_step_time(bill).seconds
     assert seconds is not None
     assert seconds.mid < 1.35 * machine.step_seconds(plan)
-    assert seconds.high > 1.15 * machine.step_seconds(plan)  # and it says that it is not sure
+    assert seconds.high > 1.1 * machine.step_seconds(plan)  # and it says that it is not sure
 
 
 def test_a_run_that_is_faster_than_others_let_expect_was_not_disturbed(make_plan: MakePlan, plan: RunPlan) -> None:
