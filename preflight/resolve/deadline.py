@@ -35,7 +35,9 @@ def resolve_deadline(given: str | None, created_at: str, resolution: Resolution)
         resolution.refuse(PATH, given, "must be a date and a time, such as 2026-12-24T18:00 or ...T18:00+01:00", fix)
         return Deadline()
     if _is_date(text):
-        resolution.refuse(PATH, given, "needs a time of that day too", f"{PATH}={text}T18:00")
+        if moment.replace(hour=18) > now:
+            fix = f"{PATH}={moment.date().isoformat()}T18:00"
+        resolution.refuse(PATH, given, "needs a time of that day too", fix)
         return Deadline()
     hours = (unix_seconds - now.timestamp()) / SECONDS_PER_HOUR
     if hours <= 0:

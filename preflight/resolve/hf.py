@@ -50,7 +50,7 @@ def from_folder(model: ModelConfig, resolution: Resolution) -> ModelConfig:
     if table is not None and table < recipe.sequence_length:
         recipe = replace(recipe, sequence_length=table)
     tokenizer = Tokenizer.gpt2 if shape["vocab_size"] in GPT2_VOCABULARY else model.tokenizer
-    name = Path(os.path.abspath(model.path)).name.removesuffix(".json") if model.name == "hf" else model.name
+    name = Path(_folder(model.path)).name if model.name == "hf" else model.name
     shape |= given
     return replace(model, **shape, name=name or "hf", recipe=recipe, tokenizer=tokenizer, path=_folder(model.path))
 
@@ -73,13 +73,16 @@ def _content(path: str, resolution: Resolution) -> Mapping[str, Any] | None:
     place = Path(path).expanduser()
     file = place / CONFIG_NAME if place.is_dir() else place
     fix = "model.path=DIR with the config.json that save_pretrained writes"
+    if file.exists() and not file.is_file():  # a pipe or a device is waited for, or never ends
+        resolution.refuse("model.path", path, f"{file} is no file", fix)
+        return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         resolution.refuse("model.path", path, f"there is no {file}; a name on the hub is not looked up", fix)
     except (OSError, UnicodeDecodeError) as error:
         resolution.refuse("model.path", path, f"{file} cannot be read: {error}", fix)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python reads
         resolution.refuse("model.path", path, f"{file} is no JSON: {error}", fix)
     else:
         if isinstance(content, dict):
@@ -103,7 +106,7 @@ def _shape(content: Mapping[str, Any], path: str, resolution: Resolution) -> Sha
     except KeyError as error:
         resolution.refuse("model.path", path, f"its config.json lacks {error.args[0]}", "model.path=DIR")
         return None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         resolution.refuse("model.path", path, f"its config.json is not understood: {error}", "model.path=DIR")
         return None
     return shape | {"model_type": model_type}
@@ -115,7 +118,7 @@ def _gpt2(content: Mapping[str, Any]) -> Shape:
     for name, modelled in (("add_cross_attention", False), ("scale_attn_by_inverse_layer_idx", False)):
         if content.get(name, modelled) is not modelled:
             raise ValueError(f"{name}={content[name]} is not modelled")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"activation_function={activation} is not modelled")
     n_embd = _count(content, "n_embd", 768)
     return {
@@ -187,6 +190,8 @@ READERS: dict[str, Callable[..., Shape]] = {
 def _rope_theta(content: Mapping[str, Any]) -> float:
     """transformers 5 keeps it in `rope_parameters`. Scaled angles (Llama 3.1) cost the same: no fault of a bill."""
     rope = content.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"rope_parameters={rope} is no mapping")
     return float(rope.get("rope_theta", content.get("rope_theta", 10_000.0)))
 
 

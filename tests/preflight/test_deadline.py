@@ -47,6 +47,7 @@ def test_resolve_deadline_takes_a_time_without_a_zone_as_this_machines(in_tokyo:
     ("given", "why"),
     [("2026-11-30T11:59+00:00", "has passed: it is 2026-11-30T12:00+0000 there"), ("tomorrow", "date and a time"),
      ("", "date and a time"), ("2026-13-01T10:00", "date and a time"), ("2026-12-24", "needs a time"),
+     ("2020-01-01", "needs a time"), ("2026-W53-1", "needs a time"), ("0900-01-01", "needs a time"),
      ("0001-01-01T00:00+00:00", "has passed")],
 )  # fmt: skip
 def test_resolve_deadline_refuses_what_is_past_or_vague_with_one_that_works(given: str, why: str) -> None:

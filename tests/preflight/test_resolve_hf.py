@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from resolving import config_of, problems_of, resolved
@@ -66,7 +67,8 @@ def test_folder_of_qwen3_says_what_its_block_is(tmp_path):
 
 def test_config_json_itself_may_be_named(tmp_path):
     folder = _folder(tmp_path, CONFIGS["llama"])
-    assert resolved("model=hf", f"model.path={folder}/config.json", "hw=8xh100").model.path == str(folder)
+    plan = resolved("model=hf", f"model.path={folder}/config.json", "hw=8xh100")
+    assert (plan.model.path, plan.name) == (str(folder), folder.name)
 
 
 def test_sequences_are_no_longer_than_the_table_of_positions(tmp_path):
@@ -95,6 +97,10 @@ def test_folders_model_has_no_smaller_one(tmp_path):
         (CONFIGS["gpt2"] | {"activation_function": "tanh"}, "activation_function=tanh is not modelled"),
         ("{", "is no JSON"),
         ("[]", "holds no mapping"),
+        ('{"vocab_size": ' + "9" * 5000 + "}", "is no JSON"),  # more digits than Python reads
+        (CONFIGS["llama"] | {"rms_norm_eps": 10**400}, "is not understood: int too large"),
+        (CONFIGS["llama"] | {"rope_parameters": "yarn"}, "rope_parameters=yarn is no mapping"),
+        (CONFIGS["gpt2"] | {"activation_function": []}, "activation_function=[] is not modelled"),
     ],
 )
 def test_what_is_not_modelled_is_refused_by_name(content, part, tmp_path):
@@ -102,6 +108,13 @@ def test_what_is_not_modelled_is_refused_by_name(content, part, tmp_path):
     (problem,) = problems_of("model=hf", f"model.path={folder}", "hw=8xh100")
     assert problem.path == "model.path"
     assert part in problem.message
+
+
+def test_pipe_in_place_of_config_json_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    for path in (tmp_path, tmp_path / "config.json"):
+        (problem,) = problems_of("model=hf", f"model.path={path}", "hw=8xh100")
+        assert "is no file" in problem.message
 
 
 def test_missing_folder_and_other_faults_are_told_together(tmp_path):
