@@ -157,8 +157,8 @@ def likely_paths(key: str, groups: Iterable[str]) -> list[str]:
     if leaf.lower() in SYNONYMS:
         return [SYNONYMS[leaf.lower()]]
     same_leaf = [path for path in paths if path.rpartition(".")[2] == leaf]
-    if same_leaf:
-        return same_leaf
+    if same_leaf:  # what people give stands in trainer.*; a model's recipe only has its defaults
+        return sorted(same_leaf, key=lambda path: path.startswith("model.recipe."))
     spelt_alike = nearest(cleaned, paths, cutoff=0.85)
     if spelt_alike:
         return spelt_alike

@@ -127,13 +127,20 @@ def _probe(work: Calibration, max_seconds: float) -> None:
     try:
         found = ask_probe(_probe_arguments(plan, share_seconds), timeout_seconds)
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
-        complain(f"the machine was not measured: {error}")
+        complain(f"the machine was not measured: {_why_not_measured(error, max_seconds)}")
         work.exit_code = ExitCode.TRAINING_FAILED
         return
     for note in found["notes"]:
         complain(note)
     work.found = found
     append_line(probes_path(Path(plan.runs_dir)), probe_record(plan, found))
+
+
+def _why_not_measured(error: Exception, max_seconds: float) -> str:
+    """A timeout's own words are the whole command."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"not within calibrate.max_seconds={max_seconds:g}; a busy machine needs more to start alone"
+    return str(error)
 
 
 def ask_probe(arguments: Sequence[str], timeout_seconds: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from preflight.verdict.needs import BUDGET_WORDS, ROOM_BUDGETS, amount, path_of
 INDENT = " " * LABEL
 WORTH_SHOWING = 0.01  # of memory or time: a rung that saves less is left to `lowering.show=ladder`
 OVER = "{budget:<12}{need:>11}{limit:>11}{by:>11}  {option}"
-RUNG = "{setting:<26}{memory:>9}{saves:>10}{time:>11}{money:>9}  {answer}"
+RUNG = "{setting:<26} {memory:>8} {saves:>9} {time:>10} {money:>8}  {answer}"  # never glued, however long
 OFF = "* off: type it, or lowering.rungs= (model: lowering.allow_model=true)"
 
 

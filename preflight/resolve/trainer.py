@@ -160,7 +160,8 @@ def _n_steps(config: Config, tokens_per_step: int, resolution: Resolution) -> in
                 f"{n_steps:,} steps of {tokens_per_step:,} tokens are {n_steps * tokens_per_step:,} tokens, "
                 f"trainer.total_tokens={total_tokens} are {rounded:,} steps; give one of the two"
             )
-            resolution.refuse("trainer.n_steps", n_steps, message, "trainer.n_steps=null")
+            kept = "trainer.n_steps=null" if rounded else "trainer.total_tokens=null"
+            resolution.refuse("trainer.n_steps", n_steps, message, kept)
             return None
         return n_steps
     origin = "recipe" if total_tokens is None else "given"

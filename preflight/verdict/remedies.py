@@ -13,7 +13,7 @@ from preflight.memory.peak import estimate_memory
 from preflight.plan import Precision, RunPlan, valid_micro_batch_sizes
 from preflight.units import GIB, format_bytes
 from preflight.verdict.fitting import at_micro_batch_size, largest_fitting, state_bytes, tokens_that_fit
-from preflight.verdict.needs import Need, host_memory_bytes, path_of
+from preflight.verdict.needs import Need, broken_budgets, host_memory_bytes, path_of
 
 RENTED_EXAMPLE = "hw=4x4090"  # the cheapest step up from a processor or a laptop
 
@@ -156,6 +156,12 @@ def _by_itself(plan: RunPlan) -> str:
     return "" if "batch" in plan.lowering.keep else " (done by itself once the other budgets hold)"
 
 
+def _once_all_hold(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
+    """Consent to a smaller model changes nothing while hours or money are over too."""
+    several = len(broken_budgets(plan, estimate)) > 1
+    return " (taken once the other budgets hold)" if several and "lowering.allow_model=true" in nearest else ""
+
+
 def memory_remedy(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
     """The largest micro-batch that fits; else the overrides of the nearest plan that does; else a larger card."""
     sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
@@ -163,7 +169,7 @@ def memory_remedy(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
     if size is not None:
         return f"trainer.micro_batch_size={size}{_by_itself(plan)}"
     if nearest:
-        return nearest
+        return nearest + _once_all_hold(plan, estimate, nearest)
     leanest = estimate_memory(at_micro_batch_size(plan, sizes[0])) if sizes else estimate.memory
     card_bytes = leanest.device.high / plan.budget.max_memory_fraction
     return f"a card with at least {format_bytes(card_bytes)}: action=compare lists those that fit"

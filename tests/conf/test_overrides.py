@@ -31,6 +31,7 @@ FAULTS = [
     ("trainer.n_step=4", "trainer.n_step", "did you mean trainer.n_steps?", "trainer.n_steps=4 instead"),
     ("trainer.lr=1e-3", "trainer.lr", "did you mean trainer.learning_rate?", "trainer.learning_rate=1e-3 instead"),
     ("max_hours=3", "max_hours", "did you mean budget.max_hours?", "budget.max_hours=3 instead"),
+    ("micro_batch_size=8", "micro_batch_size", "mean trainer.micro_batch", "trainer.micro_batch_size=8 instead"),
     ("batch_size=8", "batch_size", "did you mean trainer.micro_batch_size?", "trainer.micro_batch_size=8 instead"),
     ("trainer.foo=4", "trainer.foo", "trainer has micro_batch_size", "leave out trainer.foo=; --help"),
     ("qqq=4", "qqq", "no such option", "leave out qqq=; --help lists the options"),

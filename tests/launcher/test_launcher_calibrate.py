@@ -111,7 +111,9 @@ def test_probe_that_fails_leaves_the_steps(desk: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(action, "ask_probe", fails)
     assert launch(desk, "report=json") == ExitCode.TRAINING_FAILED
-    document = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert "the machine was not measured: not within calibrate.max_seconds=" in printed.err
+    document = json.loads(printed.out)
     assert document["found"] is None
     assert document["actual"]["actual/n_steps_done"] == 20
     assert not (desk / "probes.jsonl").exists()

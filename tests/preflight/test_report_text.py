@@ -10,6 +10,7 @@ from simple_sums import simple_step, use_simple_sums
 from conf.choices import PolicyChoice, ReportChoice, Show
 from preflight.bill import for_launch, make_bill
 from preflight.plan import Calibration, Factor, Precision
+from preflight.report.refusal import RUNG
 from preflight.report.render import render
 from preflight.report.text import bill_text
 from preflight.verdict.judge import Finding, Severity
@@ -220,3 +221,10 @@ def test_bill_text_says_not_ready_when_a_real_run_lacks_its_data(go_plan):
     assert bill_text(bill).startswith("GO ")
     assert bill_text(for_launch(bill)).startswith("NOT READY gpt2_124m on 4 x RTX 4090 24 GB")
     assert "error    data=owt is not prepared. Fix: x" in bill_text(for_launch(bill))
+
+
+def test_ladder_rows_keep_their_columns_apart_when_numbers_are_long():
+    row = RUNG.format(
+        setting="micro_batch_size=1", memory="4.3 GiB", saves="18.5 GiB", time="12,325.8 days", money="$1", answer="no"
+    )
+    assert row.split() == ["micro_batch_size=1", "4.3", "GiB", "18.5", "GiB", "12,325.8", "days", "$1", "no"]

@@ -127,6 +127,12 @@ FAULTS = [
         "trainer.n_steps=null",
     ),
     (
+        ["trainer.tokens_per_step=4096", "trainer.n_steps=5", "trainer.total_tokens=10"],
+        "trainer.n_steps",
+        "are 0 steps; give one of the two",
+        "trainer.total_tokens=null",
+    ),
+    (
         ["trainer.tokens_per_step=4096", "trainer.total_tokens=100"],
         "trainer.total_tokens",
         "one step alone has 4,096 tokens",

@@ -68,6 +68,16 @@ def test_violations_of_memory_offers_the_nearest_plan_when_not_even_one_sequence
     assert one_violation(plan).fix.startswith("a card with at least")
 
 
+def test_violations_of_memory_says_when_a_smaller_model_is_taken(make_plan):
+    near = (change("lowering.allow_model=true"),)
+    fixes = []
+    for max_hours in (None, 0.001):
+        budget = {"max_hours": max_hours, "max_memory_fraction": 0.3}
+        plan = make_plan(model=deep(make_plan, 96), micro_batch_size=8, budget=budget)
+        fixes.append(violations(plan, simple_estimate(plan), nearest=lambda budget: near)[0].fix)
+    assert fixes == ["lowering.allow_model=true", "lowering.allow_model=true (taken once the other budgets hold)"]
+
+
 def change(pin):
     return Change(rung="", field="", old="", new="", reason="", pin=pin)
 
