@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -19,6 +20,7 @@ from preflight import rundir
 from preflight.bill import Bill, make_bill
 from preflight.errors import ExitCode
 from preflight.lowering.after_oom import NextRung, next_rung
+from preflight.lowering.levels import MODEL
 from preflight.plan import RunPlan
 from preflight.planfile import read_json, to_jsonable, write_json
 from preflight.spent import remember
@@ -75,7 +77,11 @@ def _prepared(bill: Bill, outcome: Outcome, lower: NextRung, run_dir: Path) -> B
         complain(explanation)
     for change in lower.changes:
         complain(f"LOWERED {change.field}: {change.old} -> {change.new} ({change.reason}); to protect it: {change.pin}")
-    complain("STARTED AGAIN from the last checkpoint (lowering.on_oom=relaunch)")
+    if lower.rung == MODEL:
+        set_aside = _set_aside(run_dir, bill.plan.name)
+        complain(f"STARTED AGAIN from step 0: another model; checkpoints of {bill.plan.name} are in {set_aside}")
+    else:
+        complain("STARTED AGAIN from the last checkpoint (lowering.on_oom=relaunch)")
     path = run_dir / rundir.PLAN
     findings = read_json(tuple[Finding, ...], path, "findings")
     new = make_bill(_frozen(lower.plan), findings)
@@ -84,6 +90,14 @@ def _prepared(bill: Bill, outcome: Outcome, lower: NextRung, run_dir: Path) -> B
     remember(run_dir, actual)
     rundir.forget_actual(run_dir)
     return replace(new, plan=replace(new.plan, lowering=bill.plan.lowering))
+
+
+def _set_aside(run_dir: Path, name: str) -> Path:
+    """Weights of another model: of no use to this one, and not this one's to delete."""
+    place = run_dir / f"checkpoints_of_{name}"
+    with suppress(FileNotFoundError):  # it had saved nothing
+        (run_dir / "checkpoints").rename(place)
+    return place
 
 
 def _frozen(plan: RunPlan) -> RunPlan:

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from conf.choices import Parallel
+from preflight.errors import TrainingFailed
 from preflight.machine.snapshot import World
 from preflight.plan import TrainerPlan
 from trainers import distributed
@@ -127,7 +128,10 @@ def load_whole(model: nn.Module, optimizer: Optimizer, saved: Mapping[str, Any])
         names = sorted((missing - frozen) | (saved["model"].keys() - current.keys()))
         raise RuntimeError(f"the checkpoint's weights are another model's: {', '.join(names[:3])}")
     model.load_state_dict({name: _like(value, current[name]) for name, value in saved["model"].items()}, strict=False)
-    _load_optimizer(optimizer, saved["optimizer"])
+    try:
+        _load_optimizer(optimizer, saved["optimizer"])
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise TrainingFailed(f"the checkpoint's states are another optimizer's: {error!r}") from error
 
 
 def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:

@@ -8,13 +8,16 @@ copy while training goes on: a step waits for the copy and no longer, and the ne
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from preflight.errors import TrainingFailed
 from preflight.machine.host import read_linux
 from preflight.machine.snapshot import World
 from preflight.planfile import to_jsonable
@@ -95,6 +98,8 @@ def resume(job: Job, state: State, meters: Meters, world: World) -> Resumed:
     """The newest sound checkpoint, chosen by rank 0; what is newer is named."""
     model = to_jsonable(job.plan.model)
     path, passed_over = checkpoint.find_latest(job.run_dir, model) if world.rank == 0 else (None, ())
+    if passed_over and path is None:
+        raise TrainingFailed(_nothing_sound(job.run_dir, passed_over))
     if world.rank == 0:
         checkpoint.forget_torn_writes(job.run_dir)
     step = int(distributed.max_over_ranks([checkpoint.step_of(path) if path else 0])[0])
@@ -107,6 +112,15 @@ def resume(job: Job, state: State, meters: Meters, world: World) -> Resumed:
     meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
     meters.val_step = saved.get("val_step")
     return Resumed(step=step, wandb_run_id=saved["wandb_run_id"], passed_over=passed_over)
+
+
+def _nothing_sound(run_dir: Path, passed_over: Sequence[str]) -> str:
+    """Beginning anew would pay for every step twice, and write over what somebody may still repair."""
+    folder = run_dir / checkpoint.FOLDER
+    return (
+        f"no checkpoint can be gone on from: {'; '.join(passed_over)}\n"
+        f"  To fix: mv {shlex.quote(str(folder))} ELSEWHERE, then the same command begins at step 0"
+    )
 
 
 def copied(value: Any) -> Any:

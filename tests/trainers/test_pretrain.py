@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from conf.choices import Attention, Float32Matmul
+from conf.choices import Attention, Float32Matmul, Optimizer
 from preflight.actual import Actual
 from preflight.errors import TrainingFailed
 from preflight.plan import Precision, RunPlan
@@ -129,6 +129,30 @@ def test_train_resumes_exactly_when_killed_after_a_checkpoint(small_plan: Plans,
     assert metrics(killed) == metrics(undisturbed)
     assert_identical(last_state(killed), last_state(undisturbed))
     assert "passed over" in killed.progress.getvalue()  # type: ignore[attr-defined]
+
+
+def test_train_does_not_begin_anew_over_checkpoints_that_it_cannot_read(small_plan: Plans, make_job: Jobs):
+    job = make_job(small_plan(n_steps=4))
+    train(job)
+    files = checkpoint.all_in(job.run_dir)
+    for path in files:
+        path.write_bytes(b"torn")
+    with pytest.raises(
+        TrainingFailed, match=r"no checkpoint can be gone on from: .*step_00000004.pt: cut short"
+    ) as told:
+        train(replace(job, resume=True))
+    assert f"mv {job.run_dir}/checkpoints ELSEWHERE" in str(told.value)
+    assert [path.read_bytes() for path in files] == [b"torn"] * len(files)
+    (job.run_dir / "checkpoints").rename(job.run_dir / "elsewhere")
+    assert train(replace(job, resume=True)).n_steps_done == 4
+
+
+def test_train_says_that_a_checkpoints_states_are_another_optimizers(small_plan: Plans, make_job: Jobs):
+    job = make_job(small_plan(n_steps=2))
+    train(job)
+    muon = replace(job.plan, trainer=replace(job.plan.trainer, optimizer=Optimizer.muon, n_steps=4))
+    with pytest.raises(TrainingFailed, match="states are another optimizer's"):
+        train(replace(job, plan=muon, resume=True))
 
 
 def test_train_has_nothing_left_to_do_when_a_finished_run_is_resumed(small_plan: Plans, make_job: Jobs):
