@@ -240,6 +240,6 @@ def _fits(key: str, hint: Any, value: Any) -> bool:
     parent = names.without_none(names.hint_of(parent_path))[0] if parent_path else Config
     try:
         OmegaConf.update(OmegaConf.structured(parent), leaf, value, merge=True)
-    except (OmegaConfBaseException, ValueError, TypeError, AttributeError):
+    except (OmegaConfBaseException, ValueError, TypeError, AttributeError, OverflowError):  # the last: 400 digits
         return False
     return True

@@ -147,10 +147,16 @@ def _start(trainer: TrainerPlan) -> Iterator[Fault]:
     if given is None:
         return
     folder = Path(given.removeprefix(HF_PREFIX))
-    if not given.startswith(HF_PREFIX):
-        if not any(folder.glob("checkpoints/step_*.pt")):
-            fix = "trainer.init_from=RUN_DIR, or hf:DIR with Hugging Face's files"
-            yield Fault("trainer.init_from", given, "there is no run with a checkpoint", fix)
-    elif not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+    is_hf = given.startswith(HF_PREFIX)
+    fix = "trainer.init_from=" + (
+        "hf:DIR as save_pretrained writes it" if is_hf else "RUN_DIR, or hf:DIR with Hugging Face's files"
+    )
+    try:
+        is_there = any(folder.glob("*.safetensors" if is_hf else "checkpoints/step_*.pt"))
+        is_whole = is_there and (not is_hf or (folder / "config.json").is_file())
+    except OSError as error:  # a name too long, no permission
+        yield Fault("trainer.init_from", given, f"cannot be looked at: {error.strerror}", fix)
+        return
+    if not is_whole:
         message = "there is no config.json with *.safetensors beside it; a name on the hub is not looked up"
-        yield Fault("trainer.init_from", given, message, "trainer.init_from=hf:DIR as save_pretrained writes it")
+        yield Fault("trainer.init_from", given, message if is_hf else "there is no run with a checkpoint", fix)

@@ -172,3 +172,11 @@ def test_compose_names_a_broken_config_yaml(conf_dir):
     (conf_dir / "config.yaml").unlink()
     with pytest.raises(ConfigError, match="config"):
         compose([])
+
+
+@pytest.mark.parametrize("key", ["trainer.grad_clip", "hw.watts"])
+def test_number_that_no_float_holds_is_refused(key):
+    with pytest.raises(ConfigError) as refused:
+        compose([f"{key}={'9' * 400}"])
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.fix.partition("=")[0]) == (key, key)

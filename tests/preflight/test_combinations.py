@@ -95,6 +95,12 @@ def test_default_kernel_is_the_fastest_that_there_is(optimizer: str, kernel: str
     assert resolved(f"trainer.optimizer={optimizer}").trainer.optimizer_kernel is OptimizerKernel[kernel]
 
 
+@pytest.mark.parametrize("prefix", ["", "hf:"])
+def test_start_with_a_name_that_no_folder_can_have_is_refused(prefix: str):
+    (problem,) = problems_of("hw=4090", f"trainer.init_from={prefix}{'a' * 400}")
+    assert (problem.path, problem.message) == ("trainer.init_from", "cannot be looked at: File name too long")
+
+
 def test_start_is_absolute_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").write_text(json.dumps({}))
