@@ -74,6 +74,7 @@ NICKNAMES = {
     "16": "fp16",
     "32": "fp32",
     "mixed": "auto",
+    "true": "full",
 }
 
 # Where 10B is 10,000,000,000 and nothing else. A step of 0.5M tokens is 2^19 to many, so it is not among them.

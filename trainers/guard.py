@@ -129,7 +129,7 @@ class Guard:
         now = expected.wall_seconds
         if now.low <= high and now.high >= low:
             return
-        side = "longer" if now.low > high else "shorter"
+        side = "longer" if now.low > high else "less time"
         span = f"{format_seconds(now.mid)} ({format_seconds(now.low)} to {format_seconds(now.high)})"
         text = f"the run takes {side} than its bill: {span} instead of {format_seconds(low)} to {format_seconds(high)}"
         cause = likely_cause(self.known.evidence(expected))

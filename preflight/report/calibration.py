@@ -67,8 +67,13 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _row(name: str, found: float | None, unit: str, assumed: float | None) -> str:
-    shown = UNKNOWN if found is None else f"{found:,.3g} {unit}"
-    return COLUMNS.format(name=name, found=shown, assumed=UNKNOWN if assumed is None else f"{assumed:,.3g} {unit}")
+    shown, so_far = (UNKNOWN if rate is None else f"{_digits(rate)} {unit}" for rate in (found, assumed))
+    return COLUMNS.format(name=name, found=shown, assumed=so_far)
+
+
+def _digits(rate: float) -> str:
+    """Three that matter; never 1.12e+03."""
+    return f"{rate:,.0f}" if abs(rate) >= 1000 else f"{rate:.3g}"
 
 
 def after_lines(before: Bill, after: Bill, actual: Actual | None, why_no_steps: str) -> list[str]:

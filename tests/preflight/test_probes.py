@@ -13,6 +13,7 @@ from preflight.calibration.probes import probe_record, read_probes, with_probes
 from preflight.hw_plan import Measured
 from preflight.plan import Precision, RunPlan
 from preflight.planfile import from_jsonable, to_jsonable
+from preflight.report.calibration import probe_lines
 from preflight.step_time.card_rates import card_rates
 from preflight.step_time.communication import fabric
 from preflight.step_time.constants import CPU, CUDA
@@ -169,3 +170,13 @@ def test_every_measured_field_has_a_scope():
     scopes = (probes.OF_THE_CARD, probes.OF_THE_HOST, probes.OF_THE_DISK, probes.OF_THE_LINKS)
     named = {name for names in scopes for name in names} | {"as_of", "matmul_flops_per_second"}
     assert named == set(Measured.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(1.12e9, "1,120 MB/s"), (248.4e6, "248 MB/s"), (1e5, "0.1 MB/s")])
+def test_probe_lines_say_a_rate_in_plain_digits(make_plan, rate, said):
+    (row,) = [
+        line
+        for line in probe_lines(make_plan().hw, FOUND | {"disk_read_bytes_per_second": rate})
+        if line.startswith("disk, read")
+    ]
+    assert row.split("   ")[-2].strip() == said

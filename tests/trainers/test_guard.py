@@ -62,8 +62,9 @@ class Run:
 
 
 @pytest.fixture
-def run_of(small_plan: Plans, make_job: Jobs) -> Callable[..., Run]:
-    """A thousand steps, saved and evaluated at the end only, within `budget`."""
+def run_of(small_plan: Plans, make_job: Jobs, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """A thousand steps, saved and evaluated at the end only, within `budget`, on a machine that nobody else uses."""
+    monkeypatch.setattr("trainers.processor_meter._waited_seconds", lambda: None)
 
     def build(*, estimate: dict[str, float] | None = None, job: dict[str, Any] | None = None, **budget: Any) -> Run:
         trainer = {"eval_interval": 0, "checkpoint_interval": 1000}
@@ -154,6 +155,13 @@ def test_guard_says_once_when_the_run_leaves_its_bill(run_of: Callable[..., Run]
     assert line.startswith("the run takes longer than its bill: 17 min (")
     assert "instead of 80 s to 2.2 min; likely cause: a step takes 1.00 s, the bill said 95 ms" in line
     assert run.board.alerts == [("Outside the bill's band", line)]
+
+
+def test_guard_says_as_well_when_the_run_is_faster_than_its_bill(run_of: Callable[..., Run]):
+    run = run_of(estimate={"wall_seconds": 9e4, "wall_seconds_low": 8e4, "wall_seconds_high": 1e5})
+    assert run.steps(50, 1.0) == ""
+    (line,) = run.said
+    assert line.startswith("the run takes less time than its bill: 17 min (")
 
 
 def test_guard_is_silent_while_bill_and_forecast_agree(run_of: Callable[..., Run]):
