@@ -24,6 +24,8 @@ def _end_early(number: int, frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":  # before the imports that take time
+    if os.environ.pop("PYTHONSAFEPATH", "") or sys.flags.safe_path:  # ours are found where this file is
+        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     for _name in EARLY_SIGNALS:
         if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is not signal.SIG_IGN:  # nohup's word
             signal.signal(getattr(signal, _name), _end_early)

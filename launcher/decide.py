@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from launcher.files import refuse_without_grid
 from launcher.output import complain, say
 from preflight.bill import make_bill
 from preflight.checks.check import check
-from preflight.errors import ConfigError, ExitCode, PreflightError, Problem
+from preflight.errors import ConfigError, ExitCode, PreflightError, Problem, WrongMachine
 from preflight.machine.snapshot import Machine, probe
 from preflight.plan import RunPlan
 from preflight.planfile import LEDGER_NAME, PROBES_NAME
@@ -30,6 +31,12 @@ from preflight.verdict.judge import Finding
 
 if TYPE_CHECKING:
     from preflight.compare import Comparison
+
+SYSTEMS_ERRORS = frozenset(
+    number
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE", "ENFILE", "ESTALE")
+    if (number := getattr(errno, name, None)) is not None  # Windows lacks some
+)
 
 
 def answer(argv: Sequence[str]) -> Answer:
@@ -42,7 +49,8 @@ def answer(argv: Sequence[str]) -> Answer:
     except Exception as fault:
         if os.environ.get("PREFLIGHT_DEBUG"):
             raise
-        error = _own_fault(fault)
+        is_systems = isinstance(fault, OSError) and fault.errno in SYSTEMS_ERRORS
+        error = _systems_fault(fault) if is_systems else _own_fault(fault)
     if as_json:
         from preflight.report.document import error_document
 
@@ -51,6 +59,11 @@ def answer(argv: Sequence[str]) -> Answer:
     else:
         complain(str(error))
     return Answer(exit_code=error.exit_code, as_json=as_json)
+
+
+def _systems_fault(fault: Exception) -> WrongMachine:
+    """The disk is full or read-only, a folder is closed to us: where it was noticed matters to nobody."""
+    return WrongMachine(f"the system refuses: {fault}\n  To fix: free space, or runs_dir=A_FOLDER_YOU_CAN_WRITE_TO")
 
 
 def _own_fault(fault: Exception) -> ConfigError:

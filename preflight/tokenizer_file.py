@@ -14,6 +14,8 @@ from typing import Any
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # GPT-2 and NeoX, Llama 3, Llama 2, Gemma, BERT
 
+MOST_IDS = 10_000_000  # as many as model.vocab_size may be
+
 
 def largest_id(path: Path) -> int:
     """OSError or ValueError when the file is none."""
@@ -29,14 +31,21 @@ def end_of_text(path: Path) -> int | None:
 @lru_cache(maxsize=2)
 def ids_of(path: Path) -> Mapping[str, int]:
     """Every token's number."""
-    document = json.loads(path.read_text(encoding="utf-8"))
+    if path.exists() and not path.is_file():  # a pipe or a device is waited for, or never ends
+        raise ValueError("not a regular file")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"not a tokenizer.json: {error}") from error
     try:
         vocabulary: Any = document["model"]["vocab"]
         pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((t, i) for i, (t, _) in enumerate(vocabulary))
         ids = {str(token): int(i) for token, i in pairs}
         ids |= {str(added["content"]): int(added["id"]) for added in document.get("added_tokens", [])}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"not a tokenizer.json: {error!r}") from error
     if not ids:
         raise ValueError("not a tokenizer.json: it has no vocabulary")
+    if min(ids.values()) < 0 or max(ids.values()) >= MOST_IDS:
+        raise ValueError(f"not a tokenizer.json: its ids are not within 0 and {MOST_IDS - 1:,}")
     return ids

@@ -99,3 +99,31 @@ def test_edited_plan_that_breaks_the_global_batch_is_refused(desk: Desk, small: 
     done = desk.frozen(f"plan={edited}", "dry_run=true")
     assert done.code == 2
     assert "tokens_per_step=256, its passes make" in done.err
+
+
+WITH_SMALL_FILES = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_plan_that_the_disk_refuses_is_the_systems_fault(desk: Desk, small: Overrides) -> None:
+    done = desk.run("-c", WITH_SMALL_FILES, *desk.arguments(*small()))
+    assert done.code == 4
+    assert "the system refuses: [Errno 27] File too large" in done.err
+    assert "To fix: free space, or runs_dir=" in done.err
+
+
+WITHOUT_ITS_FOLDER = """
+import os, sys
+os.environ["PYTHONSAFEPATH"] = "1"
+del os.environ["PYTHONPATH"]
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_python_that_leaves_the_programs_folder_out_finds_its_packages(desk: Desk, small: Overrides) -> None:
+    done = desk.run("-c", WITHOUT_ITS_FOLDER, *desk.arguments(*small(n_steps=2)))
+    assert done.code == 0, done.err

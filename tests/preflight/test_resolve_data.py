@@ -239,3 +239,25 @@ def test_tokenizer_and_field_belong_to_text(tmp_path: Path):
 def test_bytes_of_compressed_tables_say_nothing_of_the_tokens(tmp_path: Path):
     (tmp_path / "a.parquet").write_bytes(b"x" * 5000)
     assert resolved("data=text", f"data.path={tmp_path}").data.n_source_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("[" * 100_000, "maximum recursion depth"),
+        ('{"model": {"vocab": {"a": 1e400}}}', "cannot convert float infinity"),
+        ('{"model": {"vocab": {"a": 3, "b": -5}}}', "ids are not within 0 and 9,999,999"),
+        ('{"model": {"vocab": {"a": 99999999999}}}', "ids are not within 0 and 9,999,999"),
+        (None, "not a regular file"),
+    ],
+)
+def test_tokenizer_that_is_none_is_refused_and_not_waited_for(content: str | None, part: str, tmp_path: Path):
+    tokenizer = tmp_path / "tokenizer.json"
+    if content is None:
+        os.mkfifo(tokenizer)
+    else:
+        tokenizer.write_text(content)
+    (tmp_path / "docs.txt").write_text("text " * 2000)
+    own = ("data=text", f"data.path={tmp_path / 'docs.txt'}", f"data.tokenizer={tokenizer}")
+    problem = next(problem for problem in problems_of(*own) if problem.path == "data.tokenizer")
+    assert part in problem.message
