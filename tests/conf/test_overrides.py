@@ -60,7 +60,7 @@ FAULTS = [
     ("dry_run=ture", "dry_run", "true or false", "dry_run=true"),
     ("trainer.precision=fp8", "trainer.precision", "one of auto, fp32, tf32, bf16, fp16", "trainer.precision=auto"),
     ("trainer.activation_checkpointing=True", "trainer.activation_checkpointing", "one of none",
-     "trainer.activation_checkpointing=full"),  # fmt: skip
+     "trainer.activation_checkpointing=full"),
     ("trainer.precision=BF16", "trainer.precision", "one of auto", "trainer.precision=bf16"),
     ("lowering.keep=batch", "lowering.keep", "a list such as [a,b]", "'lowering.keep=[batch]'"),
     ("lowering.keep=[batch", "lowering.keep", "cannot be read", "'lowering.keep=[batch]'"),
