@@ -42,7 +42,7 @@ def from_folder(model: ModelConfig, resolution: Resolution) -> ModelConfig:
     shape = _shape(content, model.path, resolution) if content is not None else None
     if shape is None:
         return _placeholder(model)
-    resolution.provenance["model"] = f"detected: {shape.pop('model_type')} of {os.path.join(model.path, CONFIG_NAME)}"
+    resolution.provenance["model"] = f"detected: {shape.pop('model_type')} of {_file(model.path)}"
     given = {name: value for name in ("n_layer", "n_head", "n_embd", "vocab_size") if (value := getattr(model, name))}
     given |= {name: value for name in OPTIONAL if (value := getattr(model, name)) is not None and name in shape}
     recipe = model.recipe
@@ -68,10 +68,15 @@ def _folder(path: str) -> str:
     return os.path.abspath(place.parent if place.is_file() else place)
 
 
+def _file(path: str) -> Path:
+    """`config.json` itself may be given too."""
+    place = Path(path).expanduser()
+    return place / CONFIG_NAME if place.is_dir() else place
+
+
 def _content(path: str, resolution: Resolution) -> Mapping[str, Any] | None:
     """None: it cannot be read; the problem is noted."""
-    place = Path(path).expanduser()
-    file = place / CONFIG_NAME if place.is_dir() else place
+    file = _file(path)
     fix = "model.path=DIR with the config.json that save_pretrained writes"
     if file.exists() and not file.is_file():  # a pipe or a device is waited for, or never ends
         resolution.refuse("model.path", path, f"{file} is no file", fix)

@@ -69,6 +69,7 @@ def test_config_json_itself_may_be_named(tmp_path):
     folder = _folder(tmp_path, CONFIGS["llama"])
     plan = resolved("model=hf", f"model.path={folder}/config.json", "hw=8xh100")
     assert (plan.model.path, plan.name) == (str(folder), folder.name)
+    assert plan.provenance["model"] == f"detected: llama of {folder}/config.json"
 
 
 def test_sequences_are_no_longer_than_the_table_of_positions(tmp_path):
