@@ -18,7 +18,7 @@ from preflight.report.render import render
 def test_render_any_bill_on_one_screen(make_plan, question):
     lines = render(make_bill(plan_of(make_plan, question), ()), ReportChoice.text).splitlines()
     assert max(len(line) for line in lines) <= 80
-    assert len(lines) <= 45
+    assert len(lines) <= 55  # three broken budgets, and every rung of the ladder
     assert lines[0].split()[0].rstrip(",") in ("GO", "NO")
 
 
