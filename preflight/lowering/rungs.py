@@ -57,7 +57,7 @@ def _optional_change(rung: str, asked: RunPlan, new: RunPlan, new_estimate: Esti
     effects = [f"{format_bytes(saved)} less a rank"] if saved > 0 else []
     old_step, new_step = estimate_step_time(before).seconds, new_estimate.step.seconds
     if old_step is not None and new_step is not None:
-        effects.append(f"a step takes {format_seconds(new_step.mid)} instead of {format_seconds(old_step.mid)}")
+        effects.append(_step_takes(new_step.mid, old_step.mid))
     reason = f"over {budgets}: {', '.join([*effects, OPTIONAL_EFFECTS[rung]])}"
     pin = f"lowering.keep=[{rung}]"
     yield Change(rung=rung, field=FIELDS[rung], old=old, new=value, reason=reason, pin=pin)
@@ -97,12 +97,18 @@ def _precision_change(asked: RunPlan, new: RunPlan, new_estimate: Estimate, budg
     )
 
 
+def _step_takes(seconds: float, old_seconds: float) -> str:
+    """Two numbers that would be printed alike are one."""
+    now, before = format_seconds(seconds), format_seconds(old_seconds)
+    return f"a step takes {now} instead of {before}" if now != before else f"a step still takes {now}"
+
+
 def _precision_effect(before: RunPlan, after: RunPlan, after_estimate: Estimate) -> str:
     """What shrinks (activations and time) and what stays (fp32 weights and Adam's moments)."""
     effects = []
     old_step, new_step = estimate_step_time(before).seconds, after_estimate.step.seconds
     if old_step is not None and new_step is not None:
-        effects.append(f"a step takes {format_seconds(new_step.mid)} instead of {format_seconds(old_step.mid)}")
+        effects.append(_step_takes(new_step.mid, old_step.mid))
     if after.trainer.precision is Precision.tf32:
         return ", ".join([*effects, "memory stays"])
     saved = estimate_memory(before).device.mid - after_estimate.memory.device.mid

@@ -10,6 +10,7 @@ from simple_sums import use_simple_sums, with_layers
 from conf.choices import PolicyChoice
 from preflight.lowering.levels import lower_precisions
 from preflight.lowering.lower import largest_micro_batch, lower
+from preflight.lowering.rungs import _step_takes
 from preflight.plan import Precision, valid_micro_batch_sizes
 from preflight.units import GIB
 from preflight.verdict.needs import broken_budgets
@@ -222,3 +223,8 @@ def test_lower_says_for_which_model_fewer_tokens_are_worked_out(make_plan):
     plan = replace(plan, lowering=replace(plan.lowering, allow_model=True, smaller_models=(make_plan().model,)))
     hours = next(violation for violation in lower(plan).violations if violation.budget == "hours")
     assert f"trainer.total_tokens={21_600 * plan.trainer.tokens_per_step} (with gpt2_124m, which fits)" in hours.fix
+
+
+def test_change_does_not_compare_a_time_with_itself():
+    assert _step_takes(18.2, 17.9) == "a step still takes 18 s"
+    assert _step_takes(18.2, 15.0) == "a step takes 18 s instead of 15 s"
