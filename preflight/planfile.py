@@ -41,6 +41,8 @@ def from_jsonable(kind: Any, value: Any) -> Any:
     if origin is tuple:
         return tuple(from_jsonable(typing.get_args(kind)[0], v) for v in value)
     if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"expected names with values, got {value!r}")
         return {k: from_jsonable(typing.get_args(kind)[1], v) for k, v in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
@@ -73,7 +75,7 @@ def read_json(kind: type[T], path: Path, key: str) -> T:
         return typing.cast("T", from_jsonable(kind, document[key]))
     except OSError as error:
         message = error.strerror or str(error)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         message = f"not a file of ours: {error}"
     raise ConfigError([Problem(path="plan", value=str(path), message=message, fix="plan=RUN_DIR/plan.json")])
 

@@ -81,10 +81,14 @@ def replay(path: Path) -> tuple[Bill, tuple[Finding, ...]]:
     """The bill that was printed when this plan was frozen, worked out again from the file alone."""
     findings = read_json(tuple[Finding, ...], path, "findings")
     plan = read_json(RunPlan, path, "asked_plan")
-    if faults := faults_of(plan):
-        message = f"not a plan that can be worked out: {'; '.join(faults)}"
-        raise ConfigError([Problem(path="plan", value=str(path), message=message, fix="plan=RUN_DIR/plan.json")])
-    return make_bill(plan, findings), findings
+    faults = faults_of(plan)
+    try:
+        if not faults:
+            return make_bill(plan, findings), findings
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # numbers that only a hand can have written
+        faults.append(str(error))
+    message = f"not a plan that can be worked out: {'; '.join(faults)}"
+    raise ConfigError([Problem(path="plan", value=str(path), message=message, fix="plan=RUN_DIR/plan.json")])
 
 
 def faults_of(plan: RunPlan) -> list[str]:

@@ -107,6 +107,7 @@ def _matches(record: Mapping[str, Any], wanted: tuple[Any, ...]) -> bool:
     try:
         if not record["actual"] or _signature(record["plan"]) != wanted:
             return False
+        _world(record["plan"])
         actual = sound_numbers(record["actual"])
         n_steps_measured = int(actual["n_steps_done"]) - int(actual.get("first_step", 0))
         return n_steps_measured >= max(1, min(MIN_STEPS, int(record["plan"]["trainer"]["n_steps"])))
@@ -180,7 +181,7 @@ def _step_factor(runs: Sequence[Run], elsewhere: str) -> Factor | None:
     for run in runs:
         formula = estimate_step_time(run.plan).raw_seconds
         measured = run.actual.get("step_seconds")
-        if formula and measured:
+        if formula and measured and measured / formula > 0:
             observations.append(_observation(run, measured / formula, STEP_NOISE**2 / run.n_steps_measured))
     is_card = runs[0].plan.hw.card.kind in (CardKind.cuda, CardKind.rocm)
     return factor_from(observations, STEP_SPREAD_ON_CARDS if is_card else STEP_SPREAD, elsewhere)
@@ -197,7 +198,7 @@ def _ratio_factor(key: str, plan: RunPlan, runs: Sequence[Run], elsewhere: str) 
         if key == "shutdown_seconds" and run.plan.tracking.backend is not plan.tracking.backend:
             continue  # one is a closed connection, the other nothing
         measured, formula = _measured(key, run), _formula(key, run.plan, run.actual.get("step_seconds"))
-        if measured and formula:
+        if measured and formula and measured / formula > 0:  # below: an interval that only a hand can have written
             clock = (CLOCK_SECONDS / measured) ** 2 if key not in EXACTLY_TIMED else 0.0
             observations.append(_observation(run, measured / formula, clock))
     factor = factor_from(observations, SPREADS[key], elsewhere)

@@ -159,3 +159,12 @@ def test_whatever_a_line_holds_the_bill_is_made(path: str, value: Any) -> None:
     found = sound_line(changed(GOOD, path, value))
     if isinstance(found, dict):
         calibrate(build_plan(model="tiny", card="cpu"), [found, found], None)
+
+
+@pytest.mark.parametrize("path", ["plan.trainer.eval_interval", "plan.hw.n_nodes", "plan.tracking.backend"])
+def test_line_that_a_hand_has_broken_costs_no_bill(make_plan: MakePlan, path: str) -> None:
+    plan = cpu_plan(make_plan)
+    calibrate(plan, [changed(line(plan), path, -1)], None)  # whatever it teaches, it raises nothing
+    broken = line(plan)
+    del broken["plan"][path.split(".")[1]][path.split(".")[2]]
+    calibrate(plan, [broken], None)
