@@ -45,11 +45,16 @@ def build_model(plan: RunPlan, device: torch.device | str = "cpu") -> GPT:
 def start_from(model: GPT, plan: RunPlan, source: str) -> None:
     """Weights of a Hugging Face folder, or of the newest sound checkpoint of a run."""
     if source.startswith(HF_PREFIX):
+        from safetensors import SafetensorError  # an extra, which the launcher has looked for
+
         folder = Path(source.removeprefix(HF_PREFIX))
         try:
             weights = hf_weights.read_folder(folder, plan.model)
         except FileNotFoundError as error:  # it may have been there when the plan was made
             raise _refused(source, str(error), "the folder put back, or another one") from error
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            message = f"its weights cannot be read: {error} (cut short while copied?)"
+            raise _refused(source, message, "the files copied again, whole, or another folder") from error
     else:
         weights = weights_of_run(Path(source))
     fill(model, weights, source)

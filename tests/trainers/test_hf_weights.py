@@ -179,3 +179,13 @@ def split_in_two(folder: Path) -> None:
     for file in set(weight_map.values()):
         save_file({name: tensors[name] for name, place in weight_map.items() if place == file}, folder / file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 5000, b"\x10\0\0\0\0\0\0\0{}"])
+def test_weights_that_were_cut_short_are_refused(content: bytes, make_plan, tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(content)
+    plan = make_plan(card="cpu", trainer={"init_from": f"hf:{tmp_path}"}, sequence_length=T)
+    tiny = replace(plan.model, n_layer=1, n_head=1, n_kv_head=1, n_embd=16, d_ff=64, vocab_size=32)
+    with pytest.raises(ConfigError, match="weights cannot be read"):
+        build.build_model(replace(plan, model=tiny))
