@@ -135,7 +135,8 @@ def for_value(key: str, hint: Any, text: str) -> str:
     elif kind is float and _amount(key, text) is not None:
         value = _amount(key, text)
     elif kind is not str and not is_dataclass(kind) and re.fullmatch(r"[\w,]+", text):
-        return f"'{key}=[{text}]'" if names.is_list(hint) else _default(key, optional)
+        words = "" if text.lower() in ("null", "none") else text
+        return f"'{key}=[{words}]'" if names.is_list(hint) else _default(key, optional)
     return _default(key, optional) if value is None else f"{key}={value}"
 
 

@@ -180,3 +180,12 @@ def test_number_that_no_float_holds_is_refused(key):
         compose([f"{key}={'9' * 400}"])
     (problem,) = refused.value.problems
     assert (problem.path, problem.fix.partition("=")[0]) == (key, key)
+
+
+@pytest.mark.parametrize("key", ["lowering.keep", "lowering.rungs", "tracking.tags", "compare.providers"])
+def test_list_that_is_null_is_offered_empty(key):
+    with pytest.raises(ConfigError) as refused:
+        compose([f"{key}=null"])
+    (problem,) = refused.value.problems
+    assert problem.fix == f"'{key}=[]'"
+    assert compose([f"{key}=[]"]).config is not None
