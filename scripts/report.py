@@ -52,10 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_table(ledger.records)
         print_groups(ledger.records)
         print("\n".join(summary(ledger.records)))
-        if arguments.html:
-            print(save_page(ledger.records, arguments.html))
-        else:
-            print(save_plot(ledger.records, arguments.png or path.parent / "report.png"))
+        try:
+            if arguments.html:
+                print(save_page(ledger.records, arguments.html))
+            else:
+                print(save_plot(ledger.records, arguments.png or path.parent / "report.png"))
+        except OSError as error:
+            option = "--html=" if arguments.html else "--png="
+            print(f"not written: {error}\n  To fix: {option}A_FILE_YOU_CAN_WRITE", file=sys.stderr)
+            return ExitCode.CONFIG
     return ExitCode.OK
 
 

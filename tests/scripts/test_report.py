@@ -148,3 +148,14 @@ def test_report_of_whole_runs_leaves_nothing_out(make_plan: MakePlan) -> None:
 
 def test_report_plots_whole_runs_only(make_plan: MakePlan, tmp_path: Path) -> None:
     assert "no plot" in report.save_plot([record(make_plan, wall=4.0, steps=(0, 11))], tmp_path / "plot.png")
+
+
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_report_says_where_it_could_not_be_written(
+    runs_dir: Path, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    if option == "--png":
+        pytest.importorskip("matplotlib")
+    (tmp_path / "a_file").write_text("")
+    assert report.main([str(runs_dir), option, str(tmp_path / "a_file" / "report")]) == 2
+    assert f"To fix: {option}=" in capsys.readouterr().err
