@@ -87,7 +87,7 @@ def _with_further_problems(error: PreflightError, argv: Sequence[str]) -> Prefli
             planned(config, probe(Path(config.runs_dir)), argv)
     except ConfigError as later:
         return ConfigError([*error.problems, *(p for p in later.problems if p not in error.problems)])
-    except PreflightError:  # another kind of trouble waits until the configuration is right
+    except Exception:  # noqa: BLE001 - trouble of another kind waits until the configuration is right
         return error
     return error
 

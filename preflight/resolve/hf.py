@@ -65,7 +65,7 @@ def _placeholder(model: ModelConfig) -> ModelConfig:
 
 def _folder(path: str) -> str:
     place = Path(path).expanduser()
-    return os.path.abspath(place.parent if place.is_file() else place)
+    return os.path.abspath(place.parent if os.path.isfile(place) else place)
 
 
 def _file(path: str) -> Path:

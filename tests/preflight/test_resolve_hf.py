@@ -5,6 +5,7 @@ import pytest
 from resolving import config_of, problems_of, resolved
 
 from conf.choices import Activation, Norm, Positions, Tokenizer
+from launcher.decide import answer
 from preflight.params import count_params
 
 CONFIGS = {
@@ -133,3 +134,16 @@ def test_model_hf_without_a_folder_asks_for_one():
 def test_presets_do_not_look_for_a_folder():
     assert config_of("model=tiny").model.path is None
     assert resolved("model=tiny").model.path is None
+
+
+def test_name_that_no_folder_can_have_is_refused_beside_other_faults(capsys):
+    assert answer(["model=hf", f"model.path={'a' * 400}", "trainer.precision=7", "dry_run=true"]).exit_code == 2
+    told = capsys.readouterr().err
+    assert "File name too long" in told
+    assert "trainer.precision=7" in told
+
+
+def test_second_look_that_fails_leaves_the_first_faults(monkeypatch, capsys):
+    monkeypatch.setattr("launcher.decide.planned", lambda *_: 1 / 0)
+    assert answer(["trainer.precision=7", "dry_run=true"]).exit_code == 2
+    assert "trainer.precision=7" in capsys.readouterr().err
