@@ -71,14 +71,14 @@ def _folder(path: str) -> str:
 def _file(path: str) -> Path:
     """`config.json` itself may be given too."""
     place = Path(path).expanduser()
-    return place / CONFIG_NAME if place.is_dir() else place
+    return place / CONFIG_NAME if os.path.isdir(place) else place
 
 
 def _content(path: str, resolution: Resolution) -> Mapping[str, Any] | None:
     """None: it cannot be read; the problem is noted."""
     file = _file(path)
     fix = "model.path=DIR with the config.json that save_pretrained writes"
-    if file.exists() and not file.is_file():  # a pipe or a device is waited for, or never ends
+    if os.path.exists(file) and not os.path.isfile(file):  # a pipe or a device is waited for, or never ends
         resolution.refuse("model.path", path, f"{file} is no file", fix)
         return None
     try:
