@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -140,7 +140,7 @@ def cuda_autocast(dtype: torch.dtype, *, keeps_casts: bool) -> Iterator[None]:
     linear, log_softmax, nll_loss = F.linear, F.log_softmax, F.nll_loss
 
     def cast(parameter: Tensor) -> Tensor:
-        if not keeps_casts or not parameter.is_leaf:
+        if not keeps_casts or not isinstance(parameter, nn.Parameter):  # a temporary leaves its id to the next
             return parameter.to(dtype)
         if id(parameter) not in casts:
             casts[id(parameter)] = parameter.to(dtype)

@@ -155,12 +155,12 @@ def _rotation_elements(work: Workload) -> int:
 
 
 def _query_key_norm_bytes(work: Workload) -> int:
-    """Per-head norms of queries and keys: autocast casts their inputs to fp32; without a fused kernel results too."""
+    """Per-head norms of queries and keys work in the matmuls' type; without a fused kernel fp32 inputs and results."""
     model, numerics = work.model, work.numerics
     if not model.qk_norm:
         return 0
     n_channels = q_dim(model) + kv_dim(model)
-    n_copies = int(numerics.norm != numerics.compute)
+    n_copies = 0
     if work.writes_norms_out:
         n_copies = int(work.adapters is None) + (numerics.compute != FP32_BYTES)
     return FP32_BYTES * (n_channels * n_copies + model.n_head + model.n_kv_head)

@@ -16,7 +16,9 @@ from preflight.verdict.judge import Severity
 
 # `accelerate estimate-memory` 1.x, column "Training using Adam": the largest of weights, gradients and Adam's states
 # together at batch 1, without activations: 4 x the fp32 weights, or 2 x in half precision.
-ACCELERATE_BYTES_PER_PARAM = {Precision.fp32: 16, Precision.tf32: 16, Precision.bf16: 8, Precision.fp16: 8}
+ACCELERATE_BYTES_PER_PARAM = {
+    precision: 16 if precision in (Precision.fp32, Precision.tf32) else 8 for precision in Precision
+}
 PLAN_NAMES = {"hw.card": "hw.card.name", "hw.owned": "hw.offer.owned", "hw.price_usd_per_hour": "hw.offer.usd_per_hour"}
 RULE_BYTES_PER_PARAM = (12, 16)  # the rule of thumb: fp32 weights and Adam, without and with gradients
 

@@ -8,7 +8,7 @@ import pytest
 
 from conf.choices import ReportChoice
 from preflight.bill import make_bill
-from preflight.plan import Calibration, Factor
+from preflight.plan import Calibration, Factor, Precision
 from preflight.report.render import render
 from preflight.report.text import bill_text
 
@@ -63,3 +63,9 @@ def test_full_text_shows_each_calibration_factor(make_plan):
     text = render(make_bill(plan, ()), ReportChoice.full)
     assert "Calibration from 3 runs of the ledger" in text
     assert "(1.1-1.3)  3 runs, same machine" in text
+
+
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("choice", ReportChoice)
+def test_render_knows_every_precision(make_plan, precision, choice):
+    assert render(make_bill(make_plan(precision=precision), ()), choice)
