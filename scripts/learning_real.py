@@ -121,7 +121,7 @@ def _run(shape: Shape, overrides: Sequence[str], runs_dir: Path) -> RealRun:
     terms = {
         name[len("estimate/wall_") : -len("_seconds")]: (value, record["actual"]["actual/" + name[len("estimate/") :]])
         for name, value in record["estimate"].items()
-        if name.startswith("estimate/wall_") and not name.startswith("estimate/wall_seconds")
+        if name.startswith("estimate/wall_") and name.endswith("_seconds") and name != "estimate/wall_seconds"
     }
     return RealRun(
         shape=shape, wall=_pair(record, "wall_seconds"), peak=_pair(record, "peak_device_bytes"), terms_seconds=terms

@@ -123,10 +123,13 @@ def _with_a_larger_batch(found: Lowered, asked: RunPlan) -> Lowered:
 
 
 def _fitting(search: Search) -> RunPlan:
-    """The plan that would run if only memory counted: fewer tokens and more hours are worked out for it."""
+    """The plan that would run if only memory counted: fewer tokens and more hours are worked out for it.
+
+    Where no allowed rung cures the memory it is the one that memory's own fix makes, so that the fixes work together.
+    """
     plan = search.plan
     rungs = allowed_rungs(plan) if plan.lowering.policy is PolicyChoice.auto else frozenset[str]()
-    fitting = next(search.candidates(rungs), None)
+    fitting = next(search.candidates(rungs), None) or search.first(EVERYTHING, frozenset({"memory"}))
     return plan if fitting is None else fitting.plan
 
 

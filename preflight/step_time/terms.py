@@ -11,6 +11,7 @@ from math import ceil
 
 from conf.choices import Adapter, Attention, Parallel
 from preflight.attention_blocks import n_scores as block_scores
+from preflight.hw_plan import CardKind
 from preflight.params import adapter_params, count_params
 from preflight.plan import Checkpointing, Precision, RunPlan
 from preflight.step_time.card_rates import CardRates
@@ -85,7 +86,10 @@ def pass_terms_seconds(
     }
     card = sum(terms.values())
     host = _host_seconds(plan, constants, _recomputed_fraction(plan, code))
-    both = (card**HOST_OVERLAP_POWER + host**HOST_OVERLAP_POWER) ** (1 / HOST_OVERLAP_POWER)
+    if plan.hw.card.kind is CardKind.cpu:  # it is its own host: nothing runs beside it
+        both = card + host
+    else:
+        both = (card**HOST_OVERLAP_POWER + host**HOST_OVERLAP_POWER) ** (1 / HOST_OVERLAP_POWER)
     terms["launch_floor"] = max(0.0, both - card)  # rounding
     return terms
 
@@ -177,7 +181,7 @@ def _weights_seconds(plan: RunPlan, rates: CardRates, constants: StepConstants) 
 
 def _host_seconds(plan: RunPlan, constants: StepConstants, recomputed_fraction: float) -> float:
     """Python, autograd and kernel launches of one pass."""
-    measured = plan.hw.measured
+    measured = plan.hw.measured if plan.hw.card.kind is not CardKind.cpu else None
     eager = (measured.layer_seconds if measured is not None else None) or constants.eager_layer_seconds
     per_layer = constants.compiled_layer_seconds if plan.trainer.compile else eager
     n_passes = (FORWARD_AND_BACKWARD + recomputed_fraction) / FORWARD_AND_BACKWARD
