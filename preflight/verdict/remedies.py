@@ -11,6 +11,7 @@ from preflight.estimate import Estimate, estimate
 from preflight.hw_plan import CardKind
 from preflight.memory.peak import estimate_memory
 from preflight.plan import Precision, RunPlan, valid_micro_batch_sizes
+from preflight.sharing import can_share
 from preflight.units import GIB, format_bytes
 from preflight.verdict.fitting import at_micro_batch_size, largest_fitting, state_bytes, tokens_that_fit
 from preflight.verdict.needs import Need, broken_budgets, host_memory_bytes, path_of
@@ -114,7 +115,7 @@ def _faster_machine(plan: RunPlan, fits: Fits) -> list[str]:
 def _on_more_cards(plan: RunPlan, n_gpus: int) -> RunPlan | None:
     """The same global batch over more ranks; None when it does not divide."""
     hw = replace(plan.hw, n_gpus_per_node=n_gpus)
-    sizes = [s for s in valid_micro_batch_sizes(plan.trainer, n_gpus) if s <= plan.trainer.micro_batch_size]
+    sizes = [s for s in valid_micro_batch_sizes(plan.trainer, hw.world_size) if s <= plan.trainer.micro_batch_size]
     return at_micro_batch_size(replace(plan, hw=hw), sizes[-1]) if sizes else None
 
 
@@ -169,7 +170,26 @@ def memory_remedy(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
     if size is not None:
         return f"trainer.micro_batch_size={size}{_by_itself(plan)}"
     if nearest:
-        return nearest + _once_all_hold(plan, estimate, nearest)
+        return one_of([nearest + _once_all_hold(plan, estimate, nearest), *_shared_out(plan)])
+    if shared := _shared_out(plan):
+        return one_of(shared)
     leanest = estimate_memory(at_micro_batch_size(plan, sizes[0])) if sizes else estimate.memory
     card_bytes = leanest.device.high / plan.budget.max_memory_fraction
     return f"a card with at least {format_bytes(card_bytes)}: action=compare lists those that fit"
+
+
+def _shared_out(plan: RunPlan) -> list[str]:
+    """More of the same cards that share out weights, gradients and states; the fewest on which it fits."""
+    hw = plan.hw
+    trainer = replace(plan.trainer, parallel=Parallel.zero3)
+    if hw.card.kind is not CardKind.cuda or plan.trainer.parallel is not Parallel.ddp or not can_share(trainer):
+        return []
+    for n_gpus in (2, 4, 8):
+        wider = _on_more_cards(replace(plan, trainer=trainer), n_gpus) if n_gpus > hw.n_gpus_per_node else None
+        sizes = [] if wider is None else valid_micro_batch_sizes(wider.trainer, wider.hw.world_size)
+        size = largest_fitting(wider, [s for s in sizes if s <= trainer.micro_batch_size]) if wider else None
+        if size is not None:
+            nodes = f"{hw.n_nodes}x" if hw.n_nodes > 1 else ""
+            wide = f"hw={nodes}{n_gpus}x{hw.card.name} trainer.parallel=zero3"
+            return [f"{wide} trainer.micro_batch_size={size} dry_run=true"]
+    return []
