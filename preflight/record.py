@@ -152,6 +152,8 @@ def read_ledger(place: Path, n_last: int | None = None) -> Ledger:
     """
     path = ledger_path(place)
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            return Ledger(records=(), warnings=(f"{path} is no file",), sha256=None)
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return Ledger(records=(), warnings=(), sha256=None)

@@ -34,8 +34,9 @@ def probes_path(place: Path) -> Path:
 
 def read_probes(place: Path) -> tuple[Record, ...]:
     """The sound lines, oldest first; none without a file. A line that is torn counts for nothing."""
+    path = probes_path(place)
     try:
-        lines = probes_path(place).read_bytes().splitlines()
+        lines = path.read_bytes().splitlines() if path.is_file() else []
     except OSError:  # no file: nobody has calibrated here
         return ()
     return tuple(record for record in map(_parse, lines) if record is not None)

@@ -19,7 +19,7 @@ from conf.schema import ModelConfig
 from preflight.resolve.resolution import Resolution
 
 CONFIG_NAME = "config.json"
-GPT2_VOCABULARY = (50257, 50304)
+VOCABULARIES = {256: Tokenizer.byte, 50257: Tokenizer.gpt2, 50304: Tokenizer.gpt2}
 ACTIVATIONS = {
     "gelu": Activation.gelu,
     "gelu_new": Activation.gelu_tanh,
@@ -49,7 +49,7 @@ def from_folder(model: ModelConfig, resolution: Resolution) -> ModelConfig:
     table = shape.get("n_positions")
     if table is not None and table < recipe.sequence_length:
         recipe = replace(recipe, sequence_length=table)
-    tokenizer = Tokenizer.gpt2 if shape["vocab_size"] in GPT2_VOCABULARY else model.tokenizer
+    tokenizer = VOCABULARIES.get(shape["vocab_size"], model.tokenizer)
     name = Path(_folder(model.path)).name if model.name == "hf" else model.name
     shape |= given
     return replace(model, **shape, name=name or "hf", recipe=recipe, tokenizer=tokenizer, path=_folder(model.path))

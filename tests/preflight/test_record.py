@@ -261,3 +261,9 @@ def test_the_raw_estimate_is_the_one_without_calibration(make_plan: MakePlan) ->
     assert sum(record["raw"]["estimate/memory_terms_bytes"].values()) == pytest.approx(
         record["raw"]["estimate/peak_device_bytes"], rel=1e-6
     )
+
+
+def test_ledger_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ledger.jsonl")
+    found = ledger.read_ledger(tmp_path)
+    assert (found.records, found.warnings) == ((), (f"{tmp_path}/ledger.jsonl is no file",))

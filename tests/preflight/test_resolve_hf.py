@@ -147,3 +147,7 @@ def test_second_look_that_fails_leaves_the_first_faults(monkeypatch, capsys):
     monkeypatch.setattr("launcher.decide.planned", lambda *_: 1 / 0)
     assert answer(["trainer.precision=7", "dry_run=true"]).exit_code == 2
     assert "trainer.precision=7" in capsys.readouterr().err
+
+
+def test_vocabulary_of_256_is_bytes(tmp_path):
+    assert _from(_folder(tmp_path, CONFIGS["gpt2"] | {"vocab_size": 256})).model.tokenizer is Tokenizer.byte
