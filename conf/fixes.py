@@ -14,6 +14,7 @@ from conf.choices import Action
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
 from preflight.resolve.hw_names import likely_hw, parse_hw, similar_cards
+from preflight.resolve.ranges import RANGES
 
 _SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _COUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)([kmbt]?)", re.IGNORECASE)
@@ -96,7 +97,14 @@ def for_key(key: str, text: str) -> str:
         return f"leave out {key}=; --help lists the options"
     if likely[0] == HW and text.isdigit():
         return f"hw.n_gpus_per_node={text}"
-    return assignment(likely[0], text)
+    takes = [path for path in likely if _takes(path, text)]
+    return assignment(takes[0], text) if takes else f"{likely[0]}={RANGES[likely[0]].fix}"
+
+
+def _takes(path: str, text: str) -> bool:
+    """The number lies in the option's range; what is no number is judged when it is typed there."""
+    allowed, number = RANGES.get(path), re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", text)
+    return allowed is None or number is None or allowed.admits(float(text))
 
 
 def for_choice(group: str, text: str) -> str:

@@ -24,6 +24,8 @@ FAULTS = [
     ("model={n_layer:3}", "model", "takes a name", "model=gpt2_10m"),
     ("trainer=5", "trainer", "there are pretrain", "trainer=pretrain"),
     ("model=null", "model", "no such choice", "model=gpt2_10m"),
+    ("budget.max_memory=20", "budget.max_memory", "did you mean", "budget.max_host_memory_gib=20 instead"),
+    ("budget.max_mem_fraction=3", "budget.max_mem_fraction", "did you mean", "budget.max_memory_fraction=0.95 instead"),
     ("trackng=none", "trackng", "did you mean tracking?", "tracking=none instead"),
     ("modle=gpt2_125m", "modle", "did you mean model", "model=gpt2_124m instead"),
     ("modl=3", "modl", "did you mean model", "model=gpt2_10m instead"),
