@@ -116,8 +116,9 @@ LARGE_LOGITS = (
     "trainer.eval_tokens=64", "trainer.precision=fp32", "calibration=off", "lowering.on_oom=relaunch",
 )  # fmt: skip
 WITH_LITTLE_MEMORY = """
-import resource, runpy, sys
-limit = 1_550_000_000  # of private memory: 32 sequences take more, 16 a third less
+import os, resource, runpy, sys
+os.environ["GLIBC_TUNABLES"] = "glibc.malloc.mmap_threshold=1048576:glibc.malloc.trim_threshold=0"  # gives back at once
+limit = 1_350_000_000  # of private memory: 32 sequences take a third more than 16
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

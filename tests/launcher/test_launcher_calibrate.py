@@ -120,7 +120,7 @@ def test_probe_that_fails_leaves_the_steps(desk: Path, monkeypatch: pytest.Monke
 
 
 def test_plan_that_does_not_fit_is_measured_without_steps(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = ("model=gpt2_1558m", "data=stdlib", "model.tokenizer=byte", "model.vocab_size=256",
+    model = ("model=gpt2_124m", "data=stdlib", "model.tokenizer=byte", "model.vocab_size=256",
              "lowering.policy=refuse",
              "trainer.precision=fp32", "trainer.micro_batch_size=480", "budget.max_memory_fraction=0.1")  # fmt: skip
     assert launch(desk, *model, "report=json") == 0
