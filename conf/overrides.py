@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -18,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf import fixes, names
+from conf import names
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
 from conf.schema import Config
@@ -38,6 +39,13 @@ class Judged:
     problems: list[Problem]
 
 
+def _fixes() -> ModuleType:
+    """Sound command lines do not pay for it."""
+    from conf import fixes
+
+    return fixes
+
+
 def judge_all(given: Sequence[Phrase], *, multirun: bool) -> tuple[list[Override], list[Problem]]:
     """Every sound override, and every fault of the others."""
     parser = OverridesParser.create(config_loader=None)
@@ -52,7 +60,7 @@ def _judge_phrase(parser: OverridesParser, phrase: Phrase, *, multirun: bool) ->
     if not phrase.fault:
         return replace(judged[0], problems=[_instead(problem, phrase) for problem in judged[0].problems])
     cures = [
-        each.problems[0].fix if each.problems else fixes.as_typed(*line.split("=", 1))
+        each.problems[0].fix if each.problems else _fixes().as_typed(*line.split("=", 1))
         for line, each in zip(phrase.meant, judged, strict=True)
     ]
     problem = Problem(path="", value="", message=f"{phrase.typed}: {phrase.fault}", fix=" ".join(cures))
@@ -100,7 +108,7 @@ def _parse(parser: OverridesParser, key: str, text: str) -> Override | None:
         hint = names.hint_of(key)
         if hint is None or names.without_none(hint)[0] is not str or _MEANS_SOMETHING.search(text):
             return None
-    return parser.parse_override(f"{key}={fixes.literal(text)}")
+    return parser.parse_override(f"{key}={_fixes().literal(text)}")
 
 
 def _shape_fault(line: str) -> Problem | None:
@@ -108,7 +116,7 @@ def _shape_fault(line: str) -> Problem | None:
     bare = line.lstrip("-+~ ")
     key, equals, value = (part.strip() for part in bare.partition("="))
     if line[:1] in ("-", "+"):
-        fix = fixes.for_key(key, value) if equals else fixes.for_word(key)
+        fix = _fixes().for_key(key, value) if equals else _fixes().for_word(key)
         fault = _key_fault(key, value) if line.startswith("+") else None
         why = NO_DASHES
         if line.startswith("+"):
@@ -118,12 +126,12 @@ def _shape_fault(line: str) -> Problem | None:
         message = f"{line}: an option cannot be removed; null unsets it where that is allowed"
         return Problem(path=key, value=value, message=message, fix=f"leave out {line}")
     if not equals:
-        return Problem(path="", value="", message=f"{line}: {NO_EQUALS}", fix=fixes.for_word(key))
+        return Problem(path="", value="", message=f"{line}: {NO_EQUALS}", fix=_fixes().for_word(key))
     if not key:
         return Problem(path="", value="", message=f"{line}: nothing stands left of the =", fix="no spaces round the =")
     typed_key, _, typed_value = line.partition("=")
     if typed_key != key or typed_value != typed_value.lstrip():
-        return Problem(path=key, value=value, message="spaces round the =", fix=fixes.assignment(key, value))
+        return Problem(path=key, value=value, message="spaces round the =", fix=_fixes().assignment(key, value))
     return None
 
 
@@ -138,7 +146,7 @@ def _key_fault(key: str, text: str) -> Problem | None:
     message = "no such option" + (
         f"; did you mean {' or '.join(likely)}?" if likely else _contents(key.partition(".")[0])
     )
-    return Problem(path=key, value=text, message=message, fix=fixes.for_key(key, text))
+    return Problem(path=key, value=text, message=message, fix=_fixes().for_key(key, text))
 
 
 def _contents(group: str) -> str:
@@ -150,14 +158,14 @@ def _quoting_fault(key: str, text: str) -> Problem:
     hint = names.hint_of(key)
     if hint is not None and names.without_none(hint)[0] is str:
         message = "characters such as , = ( ) [ ] { } # ' \" need quotes that survive the shell"
-        return Problem(path=key, value=text, message=message, fix=fixes.quoted(key, text))
+        return Problem(path=key, value=text, message=message, fix=_fixes().quoted(key, text))
     cleaned = text.strip("= \t'\"")
     message = "cannot be read" + (
         f"; {key} takes {names.describe(hint)}" if hint is not None and key not in GROUPS else ""
     )
     if hint is not None and names.without_none(hint)[0] is not None and text.startswith("["):
         return Problem(path=key, value=text, message=message, fix=f"'{key}=[{text.strip('[] ')}]'")
-    return Problem(path=key, value=text, message=message, fix=fixes.for_value(key, hint, cleaned))
+    return Problem(path=key, value=text, message=message, fix=_fixes().for_value(key, hint, cleaned))
 
 
 def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Override, list[Problem]]:
@@ -172,7 +180,7 @@ def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Overr
     if not multirun:
         hint = names.hint_of(key)
         is_text = hint is not None and names.without_none(hint)[0] is str and not _SWEEP_CALL.match(text)
-        fix = fixes.quoted(key, text) if is_text else fixes.without_sweep(key, hint, text)
+        fix = _fixes().quoted(key, text) if is_text else _fixes().without_sweep(key, hint, text)
         message = "several values are a grid, which needs -m"
         if is_text:
             message += "; one text with a comma needs quotes"
@@ -195,7 +203,7 @@ def _whole(key: str, value: Any) -> Any:
     if isinstance(value, float) and hint is not None and names.without_none(hint)[0] is int and value.is_integer():
         return int(value)
     if isinstance(value, str) and key in names.SHORT_COUNTS:
-        number = fixes.count(value)
+        number = _fixes().count(value)
         return value if number is None else number
     return value
 
@@ -209,10 +217,10 @@ def _value_fault(key: str, value: Any, text: str) -> Iterator[Problem]:
         message = f"takes {names.describe(hint)}"
         if is_dataclass(kind):
             message = f"is a group of options: {', '.join(field.name for field in fields(kind))}"
-        yield Problem(path=key, value=text, message=message, fix=fixes.for_value(key, hint, text))
+        yield Problem(path=key, value=text, message=message, fix=_fixes().for_value(key, hint, text))
     elif key == f"{HW}.card" and not text.startswith("${") and not is_machine(name := str(value)):
         message = f"one card is wanted, its number goes to {HW}=4x4090" if likely_hw(name) else unknown_card(name)
-        yield Problem(path=key, value=text, message=message, fix=fixes.for_card(name))
+        yield Problem(path=key, value=text, message=message, fix=_fixes().for_card(name))
 
 
 def _choice_fault(group: str, value: Any, text: str) -> Iterator[Problem]:
@@ -224,7 +232,7 @@ def _choice_fault(group: str, value: Any, text: str) -> Iterator[Problem]:
     message = f"no such choice; there are {shown}"
     if isinstance(value, dict):
         message = f"{group} takes a name ({shown}); single values go to {group}.KEY=VALUE"
-    yield Problem(path=group, value=text, message=message, fix=fixes.for_choice(group, text))
+    yield Problem(path=group, value=text, message=message, fix=_fixes().for_choice(group, text))
 
 
 def _fits(key: str, hint: Any, value: Any) -> bool:

@@ -21,15 +21,6 @@ from preflight.verdict.needs import (
     path_and_value,
     path_of,
 )
-from preflight.verdict.remedies import (
-    hours_remedy,
-    memory_message,
-    memory_remedy,
-    room_remedy,
-    rounded_up,
-    spending_remedy,
-    unknown_remedy,
-)
 
 
 class Decision(Enum):
@@ -122,14 +113,16 @@ def warnings(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
 
 
 def _fix(plan: RunPlan, estimate: Estimate, need: Need, fitting: RunPlan, nearest: str) -> str:
+    from preflight.verdict import remedies  # a yes does not pay for it
+
     if need.budget == "memory":
-        return memory_remedy(plan, estimate, nearest)
+        return remedies.memory_remedy(plan, estimate, nearest)
     if need.edge is None:
-        return unknown_remedy(plan, estimate, need.budget)
+        return remedies.unknown_remedy(plan, estimate, need.budget)
     if need.budget in IN_BYTES:
-        return room_remedy(plan, estimate, need)
+        return remedies.room_remedy(plan, estimate, need)
     edge = max(need.edge, *_edges(fitting, need.budget)) if fitting is not plan else need.edge
-    remedy = hours_remedy if need.budget in IN_HOURS else spending_remedy
+    remedy = remedies.hours_remedy if need.budget in IN_HOURS else remedies.spending_remedy
     with_model = "" if fitting.model == plan.model else f" (with {fitting.model.name}, which fits)"
     return remedy(fitting, need.budget, edge, _keeps_known_budgets, with_model)
 
@@ -147,8 +140,10 @@ def _edges(plan: RunPlan, budget: str) -> list[float]:
 
 def _message(plan: RunPlan, estimate: Estimate, need: Need) -> str:
     """Path, value, limit."""
+    from preflight.verdict import remedies  # a yes does not pay for it
+
     if need.budget == "memory":
-        return memory_message(plan, estimate)
+        return remedies.memory_message(plan, estimate)
     path, what = path_and_value(plan, need), f"{plan.model.name} on {plan.hw.declared}"
     if need.edge is None:
         noun = "cost" if need.budget == "cost_usd" else "energy"
@@ -181,10 +176,12 @@ def _close_calls(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
     found = []
     for need in needs_of(plan, estimate):
         if need.band is not None and not need.is_broken and need.band.high > need.limit:
+            from preflight.verdict import remedies  # most bills have no close call
+
             mid, high = amount(need.budget, need.band.mid), amount(need.budget, need.band.high)
             message = f"{path_and_value(plan, need)} holds for the {mid} expected, not for the high edge of {high}"
             path = path_of(need.budget)
-            more = "a later one" if need.budget == "deadline" else f"{path}={rounded_up(need.band.high):g}"
+            more = "a later one" if need.budget == "deadline" else f"{path}={remedies.rounded_up(need.band.high):g}"
             fix = f"{more}, or budget.judge_on=high to be strict"
             found.append(Finding(check=f"budget.{need.budget}", severity=Severity.warning, message=message, fix=fix))
     return tuple(found)
