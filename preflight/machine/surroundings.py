@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +120,8 @@ def _port(environment: Mapping[str, str]) -> int:
 
 
 def _is_free(port: int) -> bool:
+    import socket  # few bills ask
+
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
