@@ -14,7 +14,6 @@ from conf.choices import Optimizer, OptimizerKernel
 from preflight.memory.numerics import FP32_BYTES, HALF_BYTES, Numerics
 
 QUANTISED_BLOCK = 256
-QUANTISED_FROM = 4096  # elements; smaller tensors keep fp32 states
 LOOP_TEMPORARIES = {  # tensors of the largest parameter's size
     Optimizer.adamw: 2,  # the root of the second moment, and the same divided by its bias
     Optimizer.sgd: 1,  # the gradient with weight decay

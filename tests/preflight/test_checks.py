@@ -7,56 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from machines import found as _found
+from machines import gpu as _gpu
+from machines import machine as _machine
 
 from conf.choices import DataKind, TrackingBackend, TrackingMode
 from preflight.catalog import find_card
 from preflight.checks.check import check
 from preflight.hw_plan import CardKind
-from preflight.machine.snapshot import Gpu, Machine, World
+from preflight.machine.snapshot import World
 from preflight.plan import RunPlan
 from preflight.verdict.judge import Finding, Severity
 
 GIB = 2**30
 MIB = 2**20
 MakePlan = Callable[..., RunPlan]
-
-
-def _gpu(index: int = 0, name: str = "NVIDIA GeForce RTX 4090", gib: float = 23.52, **fields: Any) -> Gpu:
-    values: dict[str, Any] = {
-        "index": index,
-        "name": name,
-        "memory_total_bytes": int(gib * GIB),
-        "memory_free_bytes": int(gib * GIB) - 16 * MIB,
-        "compute_capability": 8.9,
-        "power_limit_watts": 450.0,
-        "driver": "580.95.05",
-    }
-    return Gpu(**{**values, **fields})
-
-
-def _machine(*gpus: Gpu, **fields: Any) -> Machine:
-    values: dict[str, Any] = {
-        "hostname": "box",
-        "platform": "linux",
-        "cpu_name": "AMD EPYC",
-        "n_cpu_cores": 16,
-        "cpu_flags": frozenset({"avx2"}),
-        "cpu_hertz": 2.6e9,
-        "memory_total_bytes": 64 * GIB,
-        "memory_available_bytes": 60 * GIB,
-        "gpus": gpus,
-        "apple_gpu": None,
-        "disk_free_bytes": 500 * GIB,
-        "python": "3.11.7",
-        "torch": "2.13.0",
-        "world": None,
-        "wandb_key": True,
-    }
-    return Machine(**{**values, **fields})
-
-
-def _found(plan: RunPlan, machine: Machine, name: str) -> Finding | None:
-    return next((finding for finding in check(plan, machine) if finding.check == name), None)
 
 
 def test_nothing_is_said_when_all_is_well(make_plan: MakePlan):

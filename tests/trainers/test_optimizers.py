@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
+from saved import assert_identical, last_state
 
 from conf.choices import Adapter, Optimizer, OptimizerKernel
 from preflight.plan import Precision, RunPlan
-from trainers import checkpoint
 from trainers.gpt import GPT
 from trainers.job import Job, NeverStop
 from trainers.optimizers import Combined, make_optimizer, set_learning_rate
@@ -39,28 +38,6 @@ class StopAt:
 def gpt(plan: RunPlan) -> GPT:
     torch.manual_seed(1)
     return GPT(plan.model, T)
-
-
-def last_state(job: Job) -> dict[str, Any]:
-    path, _ = checkpoint.find_latest(job.run_dir)
-    assert path is not None
-    return checkpoint.load(path)
-
-
-def assert_identical(one: Any, other: Any) -> None:
-    """Bit for bit, however deep."""
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_identical(one[key], other[key])
-    elif isinstance(one, list):
-        for left, right in zip(one, other, strict=True):
-            assert_identical(left, right)
-    else:
-        assert one == other
 
 
 def test_matrices_and_embeddings_decay_and_nothing_else(small_plan: Plans):

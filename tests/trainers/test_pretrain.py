@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from saved import assert_identical, last_state
 
 from conf.choices import Attention, Float32Matmul, Optimizer
 from preflight.actual import Actual
@@ -41,29 +42,6 @@ class StopAt:
 def metrics(job: Job, name: str = "train/loss") -> dict[int, float]:
     lines = [json.loads(line) for line in (job.run_dir / "metrics.jsonl").read_text().splitlines()]
     return {line["step"]: line[name] for line in lines if name in line}
-
-
-def last_state(job: Job) -> dict[str, Any]:
-    path, passed_over = checkpoint.find_latest(job.run_dir)
-    assert path is not None
-    assert not passed_over
-    return checkpoint.load(path)
-
-
-def assert_identical(one: Any, other: Any) -> None:
-    """Bit for bit, however deep."""
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_identical(one[key], other[key])
-    elif isinstance(one, list):
-        for left, right in zip(one, other, strict=True):
-            assert_identical(left, right)
-    else:
-        assert one == other
 
 
 def test_train_learns_and_leaves_its_numbers(small_plan: Plans, make_job: Jobs):
