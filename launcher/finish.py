@@ -40,6 +40,8 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
     _try(lambda: _append(run_dir / rundir.REPORT, "\n" + comparison), "report.txt was not completed")
     if as_json:
         say(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))
+        if actual.exit_code != ExitCode.OK:
+            complain(actual.exit_reason)
     else:
         say(f"\n{comparison}\n{actual.exit_reason} | {run_dir}")
     if explanation := explained(bill, actual):

@@ -104,7 +104,7 @@ def text_fault(path: Path) -> str | None:
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             return f"{path} is not a regular file"  # reading a pipe or a device may never end
-        files = [path] if stat.S_ISREG(mode) else list(_shown_files_below(path))
+        files = [path] if stat.S_ISREG(mode) else list(shown_files_below(path))
         closed = next((file for file in files if not os.access(file, os.R_OK)), None)
         n_bytes = sum(file.stat().st_size for file in files)
     except OSError as error:
@@ -116,7 +116,8 @@ def text_fault(path: Path) -> str | None:
     return f"{path} is empty" if n_bytes == 0 else None
 
 
-def _shown_files_below(folder: Path) -> Iterator[Path]:
+def shown_files_below(folder: Path) -> Iterator[Path]:
+    """Without hidden files and folders. OSError: a folder may not be listed."""
     for top, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (path for name in names if not name.startswith(".") and (path := Path(top, name)).is_file())
@@ -166,6 +167,13 @@ def read_manifest(folder: Path, option: str = "data.dir") -> Manifest | None:
         return manifest if isinstance(manifest, Manifest) else None
     fix = shlex.join(["rm", str(path)]) if option == "data.path" else _prepare_again(folder)
     raise ConfigError([Problem(path=option, value=str(path), message=cause, fix=fix)])
+
+
+def is_in_the_way(folder: Path) -> bool:
+    """Not prepared data, and perhaps the user's; an empty folder is as good as none."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    return read_manifest(folder) is None
 
 
 def _prepare_again(folder: Path) -> str:

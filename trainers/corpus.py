@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import os
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -17,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from preflight.documents import JSON_LINES, PARQUET, field_problem, text_of
 from preflight.errors import ConfigError, Problem
 from preflight.units import format_bytes
 
 PIECE_BYTES = 2**20
 N_ROWS = 1024  # of a table, at a time
 N_PROBE_BYTES = 8192  # a NUL byte in here and it is not text
-JSON_LINES = (".jsonl", ".ndjson")
-PARQUET = ".parquet"
 PARQUET_EXPANSION = 4  # text per byte of a compressed file, at most (web text: 2 to 3)
 Place = tuple[int, int]  # which file, and how far into it: bytes, or batches of rows
 
@@ -144,7 +142,7 @@ def parquet_pieces(path: Path, field: str, number: int, n_done: int) -> Iterator
     with parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         if field not in names:
-            raise no_such_field(path, field, names)
+            raise ConfigError([field_problem(path, field, names)])
         n_rows, size, n_seen = max(1, file.metadata.num_rows), path.stat().st_size, 0
         for i, batch in enumerate(file.iter_batches(batch_size=N_ROWS, columns=[field])):
             n_before, n_seen = n_seen, n_seen + batch.num_rows
@@ -208,7 +206,7 @@ def dataset_corpus(name: str, source: str, config: str | None, split: str, field
         fix = "--path NAME_OR_FOLDER, --config and --split as on the dataset's page"
         raise ConfigError([Problem(path="", value="", message=message, fix=fix)]) from error
     if field not in rows.column_names:
-        raise no_such_field(Path(source), field, rows.column_names)
+        raise ConfigError([field_problem(Path(source), field, rows.column_names)])
     return DatasetCorpus(
         name=name, source=f"{source} {config or ''} {split}, {len(rows):,} rows", rows=rows, field=field
     )
@@ -229,25 +227,10 @@ def in_one_line(option: str, place: Path, fix: str) -> Iterator[None]:
         raise ConfigError([Problem(path=option, value=str(place), message=message, fix=fix)]) from error
 
 
-def no_such_field(path: Path, field: str, names: Sequence[str]) -> ConfigError:
-    """Which there are."""
-    message = f"{path} has no text in {field!r}; there are {', '.join(map(str, names)) or 'none'}"
-    fix = f"data.field={names[0]}" if names else "another file"
-    return ConfigError([Problem(path="data.field", value=field, message=message, fix=fix)])
-
-
 def _text_of(line: bytes, field: str, path: Path) -> str:
-    try:
-        document = json.loads(line)
-    except ValueError as error:
-        message = f"{path} has a line that is no JSON: {line[:40]!r}... ({error})"
-        raise ConfigError([Problem(path="data.path", value=str(path), message=message, fix="mend it")]) from error
-    text = document.get(field) if isinstance(document, dict) else None
-    if not isinstance(text, str):
-        names = (
-            [name for name, value in document.items() if isinstance(value, str)] if isinstance(document, dict) else []
-        )
-        raise no_such_field(path, field, names)
+    text = text_of(line, field, path)
+    if isinstance(text, Problem):
+        raise ConfigError([text])
     return text
 
 

@@ -11,7 +11,7 @@ from preflight import presence
 from preflight.plan import RunPlan
 from preflight.planfile import from_jsonable
 from trainers.outcome import Outcome, as_outcome, first_failure
-from trainers.signals import StopRequest
+from trainers.signals import LAUNCHER_VARIABLE, StopRequest
 from trainers.warn import warn
 
 
@@ -52,5 +52,6 @@ def run_rank(
             failure = first_failure(run_dir) or failure_of(rank, 0, error)  # else it is on another node
         else:
             return Outcome(exit_code=measured.exit_code, reason=measured.exit_reason)
-    warn(failure.reason)
+    if LAUNCHER_VARIABLE not in os.environ:  # else launch.py says it, once for all ranks
+        warn(failure.reason)
     return as_outcome(failure)

@@ -12,6 +12,7 @@ from preflight.plan import RunPlan
 from preflight.verdict.judge import Finding, Severity
 
 QUANTIZED = "pip install 'preflight[quantized]'"
+DATA = "pip install 'preflight[data]'"
 HUGGING_FACE = "pip install 'preflight[hf]'"
 
 
@@ -28,6 +29,18 @@ def judge_packages(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
     if around.safetensors is None and (trainer.init_from or "").startswith("hf:"):
         message = "weights of a Hugging Face folder need safetensors, which is not installed"
         yield machine_error("software.safetensors", message, HUGGING_FACE)
+    if plan.data.source_path is not None and not plan.data.prepared:
+        yield from _to_prepare_text(plan, machine)
+
+
+def _to_prepare_text(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
+    """Which the run does itself, once."""
+    if plan.data.n_source_bytes is None and machine.around.pyarrow is None:  # there are tables among the files
+        message = ".parquet files are read with pyarrow, which is not installed"
+        yield machine_error("software.pyarrow", message, DATA)
+    if plan.data.tokenizer_path is not None and machine.around.tokenizers is None:
+        message = "data.tokenizer is read with Hugging Face's tokenizers, which is not installed"
+        yield machine_error("software.tokenizers", message, DATA)
 
 
 def judge_start(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:

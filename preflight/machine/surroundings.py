@@ -10,6 +10,7 @@ from pathlib import Path
 
 NCCL_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "MASTER_", "CUDA_VISIBLE_DEVICES", "PYTORCH_")
 DEFAULT_PORT = 29500  # torchrun's
+PACKAGES = ("triton", "bitsandbytes", "safetensors", "pyarrow", "tokenizers")
 NETWORK_FILE_SYSTEMS = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "lustre", "ceph", "beegfs", "gpfs")
 )
@@ -30,12 +31,15 @@ class Surroundings:
     triton: str | None  # installed version
     bitsandbytes: str | None  # and this
     safetensors: str | None
+    pyarrow: str | None
+    tokenizers: str | None
     environment: Mapping[str, str]  # variables that ranks inherit and that change how they talk
 
 
 NOTHING_KNOWN = Surroundings(
     shm_bytes=None, n_open_files=None, interfaces=(), has_infiniband=None, port=DEFAULT_PORT, port_is_free=True,
-    disk=None, torch_cuda=None, triton=None, bitsandbytes=None, safetensors=None, environment={},
+    disk=None, torch_cuda=None, triton=None, bitsandbytes=None, safetensors=None, pyarrow=None, tokenizers=None,
+    environment={},
 )  # fmt: skip
 
 
@@ -53,7 +57,7 @@ def look_around(
         port_is_free=_is_free(port),
         disk=disk_kind(folder, root),
         torch_cuda=torch_cuda(search_path),
-        **package_versions(("triton", "bitsandbytes", "safetensors"), search_path),
+        **package_versions(PACKAGES, search_path),
         environment={name: value for name, value in environment.items() if name.startswith(NCCL_PREFIXES)},
     )
 

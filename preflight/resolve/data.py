@@ -134,6 +134,11 @@ def _own_path(data: DataConfig, kind: DataKind, resolution: Resolution) -> Path 
     if fault is not None:
         resolution.refuse("data.path", data.path, fault, "data.path=PATH of what exists, or data=stdlib")
         return None
+    if kind is DataKind.text:
+        from preflight.documents import first_fault  # bills of other data do not pay for it
+
+        field_fault = first_fault(path, data.field)
+        resolution.problems += [] if field_fault is None else [field_fault]
     return path
 
 

@@ -37,6 +37,18 @@ def test_missing_package_is_named_with_its_command(
     assert not list(judge_packages(make_plan(), LAPTOP))
 
 
+def test_text_that_the_run_prepares_needs_what_reads_it(make_plan: Callable[..., RunPlan]):
+    text: dict[str, Any] = {"prepared": False, "source_path": "/t", "n_source_bytes": None, "tokenizer_path": "/t.json"}
+    asked = make_plan()
+    plan = replace(asked, data=replace(asked.data, **text))
+    found = list(judge_packages(plan, LAPTOP))
+    assert [finding.check for finding in found] == ["software.pyarrow", "software.tokenizers"]
+    assert {finding.fix for finding in found} == {"pip install 'preflight[data]'"}
+    installed = replace(LAPTOP, around=replace(NOTHING_KNOWN, pyarrow="15", tokenizers="0.19"))
+    assert not list(judge_packages(plan, installed))
+    assert not list(judge_packages(replace(plan, data=replace(plan.data, prepared=True)), LAPTOP))
+
+
 def test_adapters_need_weights_to_start_from(make_plan: Callable[..., RunPlan]):
     (elsewhere,) = judge_start(make_plan(trainer={"adapter": Adapter.lora}), is_here=False)
     assert elsewhere.severity is Severity.warning

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from preflight.errors import ConfigError
+from preflight.errors import ConfigError, Problem
 from preflight.plan import RunPlan
-from trainers import checkpoint, meters
+from preflight.planfile import to_jsonable
+from trainers import checkpoint, meters, pretrain
 from trainers.blame import failure_of
 from trainers.job import Job
 from trainers.pretrain import train
+from trainers.rank import run_rank
+from trainers.signals import LAUNCHER_VARIABLE, StopRequest
 
 
 def full(*_: Any, **__: Any) -> None:
@@ -29,6 +33,28 @@ def test_failure_is_one_line_on_a_full_disk_and_a_traceback_for_the_unforeseen(c
     assert failure_of(0, 0, ConfigError([])).exit_code == 2
     failure_of(0, 0, KeyError("x"))
     assert "KeyError: 'x'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_launcher", [False, True])
+def test_failure_is_said_by_the_launcher_where_there_is_one(
+    has_launcher: bool,
+    small_plan: Callable[..., RunPlan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    def fail(job: Job) -> None:
+        raise ConfigError([Problem(path="data.field", value="text", message="no such field", fix="data.field=body")])
+
+    monkeypatch.setattr(pretrain, "train", fail)
+    monkeypatch.delenv(LAUNCHER_VARIABLE, raising=False)
+    if has_launcher:
+        monkeypatch.setenv(LAUNCHER_VARIABLE, "1")
+    running = dict.fromkeys(("flops_per_step", "peak_flops_per_second", "usd_per_hour", "watts"))
+    document = {"plan": to_jsonable(small_plan()), "running": running, "estimate": {}}
+    outcome = run_rank(document, tmp_path, StopRequest(), started_unix=0.0, resume=False, progress=sys.stdout)
+    assert (outcome.exit_code, "no such field" in outcome.reason) == (2, True)
+    assert capsys.readouterr().err.count("no such field") == (0 if has_launcher else 1)
 
 
 def test_train_tells_the_first_cause_when_the_disk_refuses_every_word(

@@ -1,0 +1,89 @@
+"""Does the field that was asked for hold text? The first lines of .jsonl files and the columns of .parquet ones say so.
+
+A run reads all of it, and refuses then what these few lines did not show; here it is found before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+from preflight.dataset import shown_files_below
+from preflight.errors import Problem
+
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
+N_FILES = 16  # of a folder
+N_LINES = 8  # of a file
+MAX_BYTES = 2**20  # of its lines
+
+
+def first_fault(path: Path, field: str) -> Problem | None:
+    """Of a file, or of the first documents below a folder; None: nothing is wrong with what was looked at."""
+    files = [path] if path.is_file() else shown_files_below(path)
+    documents = list(islice((file for file in files if file.suffix in (*JSON_LINES, PARQUET)), N_FILES))
+    if not documents and field != "text" and path.is_file():
+        message = f"has no effect: {path} is running text, not .jsonl or .parquet"
+        return Problem(path="data.field", value=field, message=message, fix="data.field=text")
+    return next(_faults(documents, field), None)
+
+
+def _faults(files: Iterable[Path], field: str) -> Iterator[Problem]:
+    for file in files:
+        fault = _column_fault(file, field) if file.suffix == PARQUET else _line_fault(file, field)
+        if fault is not None:
+            yield fault
+
+
+def _line_fault(path: Path, field: str) -> Problem | None:
+    for line in _first_lines(path):
+        text = text_of(line, field, path)
+        if isinstance(text, Problem):
+            return text
+    return None
+
+
+def _first_lines(path: Path) -> Iterator[bytes]:
+    """Whole ones: a line that goes on beyond MAX_BYTES says nothing yet."""
+    n_left = MAX_BYTES
+    with path.open("rb") as file:
+        for _ in range(N_LINES):
+            line = file.readline(n_left)
+            n_left -= len(line)
+            if n_left <= 0:
+                return
+            if line.strip():
+                yield line
+
+
+def _column_fault(path: Path, field: str) -> Problem | None:
+    """None also without the library, or of a file that it cannot read: those have words of their own."""
+    try:
+        names = import_module("pyarrow.parquet").read_schema(path).names
+    except (ImportError, ValueError, OSError):
+        return None
+    return None if field in names else field_problem(path, field, names)
+
+
+def text_of(line: bytes, field: str, path: Path) -> str | Problem:
+    """The text of one document, or what is wrong with its line."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        message = f"{path} has a line that is no JSON: {line[:40]!r}... ({error})"
+        return Problem(path="data.path", value=str(path), message=message, fix="mend it")
+    pairs = document if isinstance(document, dict) else {}
+    text = pairs.get(field)
+    if isinstance(text, str):
+        return text
+    return field_problem(path, field, [name for name, value in pairs.items() if isinstance(value, str)])
+
+
+def field_problem(path: Path, field: str, names: Sequence[str]) -> Problem:
+    """Which there are."""
+    message = f"{path} has no text in {field!r}; there are {', '.join(map(str, names)) or 'none'}"
+    fix = f"data.field={names[0]}" if names else "another file"
+    return Problem(path="data.field", value=field, message=message, fix=fix)
