@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from preflight.bill import Bill
-from preflight.errors import ConfigError, PreflightError
+from preflight.errors import ConfigError, ExitCode, PreflightError
 from preflight.money import format_money
-from preflight.report.text import DECISION_WORDS, machine_mismatch
+from preflight.report.text import DECISION_WORDS, condition
 from preflight.report.words import UNKNOWN
 from preflight.units import SECONDS_PER_HOUR, format_bytes, format_seconds
 from preflight.verdict.judge import Decision
@@ -108,4 +108,6 @@ def _verdict(bill: Bill) -> str:
     decision = bill.verdict.decision
     if decision is Decision.refuse:
         return "NO " + bill.verdict.violations[0].budget.removesuffix("_usd").removesuffix("_kwh")
-    return "GO on paper" if decision is Decision.go and machine_mismatch(bill) else DECISION_WORDS[decision]
+    if bill.exit_code is ExitCode.CONFIG:
+        return "NOT READY"
+    return DECISION_WORDS[decision] + (condition(bill).lower() if decision is Decision.go else "")

@@ -74,11 +74,20 @@ def _verdict_word(bill: Bill) -> str:
     if bill.exit_code is ExitCode.CONFIG:
         return "NOT READY"  # a real run whose data or model is missing: the error below says which
     decision = bill.verdict.decision
-    on_paper = decision in (Decision.go, Decision.go_lowered) and machine_mismatch(bill) is not None
     if decision is Decision.go_lowered and all(change.pin == RAISED_PIN for change in bill.verdict.changes):
-        return "GO, CHANGED" + (" ON PAPER" if on_paper else "")
+        return "GO, CHANGED" + condition(bill)
     anyway = decision is Decision.go and bill.verdict.violations  # lowering.policy=off
-    return DECISION_WORDS[decision] + (" ANYWAY" if anyway else "") + (" ON PAPER" if on_paper else "")
+    return DECISION_WORDS[decision] + (" ANYWAY" if anyway else "") + condition(bill)
+
+
+def condition(bill: Bill) -> str:
+    """What a yes still depends on: data or weights that are missing, or a machine that is not this one."""
+    if bill.verdict.decision not in (Decision.go, Decision.go_lowered):
+        return ""
+    errors = (finding for finding in bill.verdict.findings if finding.severity is Severity.error)
+    if any(error.exit_code == ExitCode.CONFIG for error in errors):
+        return " IF READY"
+    return " ON PAPER" if machine_mismatch(bill) is not None else ""
 
 
 def machine_mismatch(bill: Bill) -> Finding | None:

@@ -11,6 +11,7 @@ from conf.choices import PolicyChoice, ReportChoice, Show
 from preflight.bill import for_launch, make_bill
 from preflight.plan import Calibration, Factor, Precision
 from preflight.report.refusal import RUNG
+from preflight.report.grid import grid_row
 from preflight.report.render import render
 from preflight.report.text import bill_text
 from preflight.verdict.judge import Finding, Severity
@@ -151,6 +152,21 @@ def test_bill_text_says_in_the_first_lines_that_this_is_another_machine(go_plan)
     real = bill_text(for_launch(make_bill(go_plan, (mismatch,)))).splitlines()
     assert real[0].startswith("WRONG MACHINE")
     assert real[1].strip() == "declared 4 x 4090, found no GPU. Fix: hw=auto"
+
+
+def test_bill_text_promises_nothing_above_what_would_stop_the_run(go_plan, make_plan):
+    missing = Finding(check="data", severity=Severity.error, exit_code=2, message="not prepared", fix="prepare it")
+    elsewhere = Finding(check="machine", severity=Severity.error, exit_code=4, message="no GPU", fix="hw=auto")
+    dry = make_bill(go_plan, (missing,))
+    assert dry.exit_code == 0
+    assert bill_text(dry).startswith("GO IF READY gpt2_124m on")
+    assert bill_text(make_bill(go_plan, (missing, elsewhere))).startswith("GO IF READY gpt2_124m on")
+    assert bill_text(for_launch(dry)).startswith("NOT READY gpt2_124m on")
+    refused = make_plan(micro_batch_size=60, lowering={"policy": PolicyChoice.refuse})
+    assert bill_text(make_bill(refused, (missing,))).startswith("NO       gpt2_124m on")
+    assert [" GO if ready ", " NOT READY "] == [
+        word for bill in (dry, for_launch(dry)) for word in (" GO if ready ", " NOT READY ") if word in grid_row(bill)
+    ]
 
 
 def test_bill_text_shows_three_findings_and_counts_the_rest(go_plan):
