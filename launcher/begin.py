@@ -10,13 +10,13 @@ from conf.choices import ReportChoice
 from conf.compose import Request
 from conf.schema import Config
 from launcher.answer import Answer
+from launcher.decide import found
 from launcher.finish import record
 from launcher.killed import record_killed
 from launcher.new_budget import budget_options, freeze, plan_within, refuse_past_deadline
 from launcher.output import complain, say
 from preflight import rundir
 from preflight.bill import Bill, for_launch, make_bill
-from preflight.checks.check import check
 from preflight.errors import ConfigError, ExitCode, Problem
 from preflight.machine.snapshot import Machine
 from preflight.plan import RunPlan
@@ -37,7 +37,8 @@ def go_on(config: Config, machine: Machine, request: Request) -> Answer:
         folder = rundir.find(config.resume, Path(config.runs_dir).expanduser().resolve())
     bill, findings = rundir.replay(folder / rundir.PLAN if folder else Path(config.plan or ""))
     if not config.dry_run:
-        findings = check(bill.plan, machine)
+        place = folder or Path(config.runs_dir if "runs_dir" in given else bill.plan.runs_dir).expanduser().resolve()
+        findings = found(replace(bill.plan, runs_dir=str(place)), machine, is_dry=False)
         bill = make_bill(bill.asked_plan or bill.plan, findings)
     if folder is not None and limits:
         bill = make_bill(plan_within(config, folder, limits), findings)

@@ -107,11 +107,13 @@ def _at_most_usd(estimate: Estimate, max_seconds: float) -> float | None:
 
 
 def _why_not(bill: Bill, at_most_usd: float | None) -> tuple[ExitCode, str] | None:
-    """Before anything is measured: another machine, or money that nobody granted."""
+    """Before anything is measured: another machine, no place to write to, or money that nobody granted."""
     plan = bill.plan
     for finding in bill.verdict.findings:
         if finding.exit_code == ExitCode.WRONG_MACHINE:
             return ExitCode.WRONG_MACHINE, f"only this machine can be measured here: {finding.message}"
+        if finding.check == "place.runs_dir":
+            return ExitCode.CONFIG, f"measurements could not be kept: {finding.message}. Fix: {finding.fix}"
     limit = plan.budget.max_cost_usd
     if limit is not None and (at_most_usd is None or at_most_usd > limit):
         cost = "an unknown price" if at_most_usd is None else f"${at_most_usd:.2g}"

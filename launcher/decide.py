@@ -22,7 +22,7 @@ from launcher.output import complain, say
 from preflight.bill import make_bill
 from preflight.checks.check import check
 from preflight.errors import ConfigError, ExitCode, PreflightError, Problem, WrongMachine
-from preflight.machine.snapshot import Machine, probe
+from preflight.machine.snapshot import Machine, is_open, probe
 from preflight.plan import RunPlan
 from preflight.planfile import LEDGER_NAME, PROBES_NAME
 from preflight.report.render import render
@@ -99,7 +99,17 @@ def planned(config: Config, machine: Machine, argv: Sequence[str]) -> tuple[RunP
         from launcher.history import calibrated  # a first bill does not pay for it
 
         plan = calibrated(plan, place)
-    return plan, check(plan, machine)
+    return plan, found(plan, machine, is_dry=config.dry_run)
+
+
+def found(plan: RunPlan, machine: Machine, *, is_dry: bool) -> tuple[Finding, ...]:
+    """What the machine has to say, and the folders that will be written to."""
+    findings = check(plan, machine)
+    if is_dry and all(map(is_open, (plan.runs_dir, plan.data.dir))):
+        return findings
+    from launcher.places import closed_places  # the bill of what is in order does not pay for it
+
+    return (*findings, *closed_places(plan, machine, is_dry=is_dry))
 
 
 def _has_history(place: Path) -> bool:

@@ -28,6 +28,7 @@ from preflight.dataset import (
     VAL_NAME,
     Manifest,
     folder_problems,
+    is_in_the_way,
     manifest_of_foreign_files,
     option_of,
     prepare_command,
@@ -274,8 +275,8 @@ def put_in_place(temporary: Path, folder: Path, manifest: Manifest) -> Manifest:
 
 
 def check_place(folder: Path) -> None:
-    """Nothing of the user's is overwritten; an empty folder is as good as none."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and read_manifest(folder) is None:
+    """Nothing of the user's is overwritten."""
+    if is_in_the_way(folder):
         fix = f"move '{folder}' away, or data.dir=ELSEWHERE"
         message = "in the way, and not prepared data (no manifest.json)"
         raise ConfigError([Problem(path="data.dir", value=str(folder), message=message, fix=fix)])

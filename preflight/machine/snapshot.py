@@ -98,10 +98,21 @@ def disk_free_bytes(folder: Path) -> int:
     """On the volume where `folder` is or will be made."""
     import shutil
 
-    existing = Path(os.path.abspath(os.path.expanduser(folder)))
+    return shutil.disk_usage(existing_part(folder)).free
+
+
+def existing_part(place: str | Path) -> str:
+    """Of what will be made."""
+    existing = os.path.abspath(os.path.expanduser(place))
     while not os.path.exists(existing):  # Path.exists raises where a parent may not be read
-        existing = existing.parent
-    return shutil.disk_usage(existing).free
+        existing = os.path.dirname(existing)
+    return existing
+
+
+def is_open(place: str | Path) -> bool:
+    """A folder in which files can be made, or one that can be made."""
+    existing = existing_part(place)
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
 
 
 def has_wandb_key(environment: Mapping[str, str], home: Path) -> bool:
