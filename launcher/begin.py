@@ -13,7 +13,7 @@ from launcher.answer import Answer
 from launcher.decide import found
 from launcher.finish import record
 from launcher.killed import record_killed
-from launcher.new_budget import budget_options, freeze, plan_within, refuse_past_deadline
+from launcher.new_budget import budget_options, freeze, of_resumed, plan_within, refuse_past_deadline
 from launcher.output import complain, say
 from preflight import rundir
 from preflight.bill import Bill, for_launch, make_bill
@@ -53,6 +53,7 @@ def go_on(config: Config, machine: Machine, request: Request) -> Answer:
         refuse_past_deadline(bill.plan, f"resume={folder}" if folder else "plan=")
     if folder is not None:
         complain(f"resuming {folder}; the bill is that of the whole run")
+        bill = of_resumed(bill)
     return begin(config, bill, findings, folder)
 
 

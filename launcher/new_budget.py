@@ -7,6 +7,7 @@ optimizer of the first steps are there already.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -22,9 +23,13 @@ from preflight.plan import RunPlan
 from preflight.planfile import read_json, write_json
 from preflight.resolve.resolution import Resolution
 from preflight.resolve.resolve import resolve_budget
-from preflight.verdict.judge import Finding
+from preflight.units import GIB
+from preflight.verdict.judge import Finding, Violation
+from preflight.verdict.needs import IN_BYTES, path_of
+from preflight.verdict.remedies import rounded_up
 
 GROUP = "budget."
+DECIDED_OPTION = re.compile(r"\b(?:model|data|hw|trainer|lowering)(?:\.\w+)*=")
 FIELDS = {  # of the plan, where they are not called like the option
     "deadline": ("deadline", "deadline_unix_seconds", "deadline_hours"),
     "max_disk_gib": ("max_disk_bytes",),
@@ -49,6 +54,26 @@ def plan_within(config: Config, folder: Path, options: Iterable[str]) -> RunPlan
     budget = replace(plan.budget, **{name: getattr(wanted, name) for name in names})
     policy = PolicyChoice.refuse if plan.lowering.policy is PolicyChoice.auto else plan.lowering.policy
     return replace(plan, budget=budget, lowering=replace(plan.lowering, policy=policy, raise_batch=False))
+
+
+def of_resumed(bill: Bill) -> Bill:
+    """Without what a frozen plan does not take: its cures are limits."""
+    verdict = bill.verdict
+    limits = [replace(broken, fix=_limit_that_holds(broken, bill), nearest=()) for broken in verdict.violations]
+    findings = [replace(f, fix="") if DECIDED_OPTION.search(f.fix) else f for f in verdict.findings]
+    verdict = replace(verdict, violations=tuple(limits), findings=tuple(findings), would_help=())
+    return replace(bill, verdict=verdict, faster=None, ladder=(), is_resumed=True)
+
+
+def _limit_that_holds(broken: Violation, bill: Bill) -> str:
+    """ "" where no limit does: the memory of the card is what it is."""
+    budget, need = broken.budget, broken.need
+    if budget == "deadline" or need is None:
+        return f"{path_of(budget)}=null"
+    if budget == "memory":
+        fraction = rounded_up(need / (bill.estimate.memory.card_bytes or need), n_digits=3)
+        return f"{path_of(budget)}={fraction:g}" if fraction <= 1.0 else ""
+    return f"{path_of(budget)}={rounded_up(need / GIB if budget in IN_BYTES else need):.12g}"
 
 
 def refuse_past_deadline(plan: RunPlan, how: str) -> None:

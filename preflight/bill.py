@@ -32,6 +32,7 @@ class Bill:
     exit_code: ExitCode  # of a dry run
     faster: Faster | None = None  # a larger micro-batch that was not asked for
     ladder: tuple[Step, ...] = ()  # of a refusal, and when asked for
+    is_resumed: bool = False  # a run that goes on takes limits alone: nothing else is offered
 
     def __repr__(self) -> str:
         """One line: in a notebook a bill is looked at, not read field by field."""

@@ -134,7 +134,8 @@ def money_lines(bill: Bill) -> list[str]:
 def energy_line(bill: Bill) -> str:
     """Energy and what the grid emits for it; unknown watts can be given."""
     cost = bill.estimate.cost
-    hint = "; give hw.watts= (one node in training)" if cost.rates.watts is None else ""
+    is_missing = cost.rates.watts is None and not bill.is_resumed
+    hint = "; give hw.watts= (one node in training)" if is_missing else ""
     return folded("energy", kwh_with_band(cost.energy_kwh) + hint + co2_words(cost))
 
 
