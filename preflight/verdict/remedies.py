@@ -17,9 +17,8 @@ from preflight.verdict.fitting import at_micro_batch_size, largest_fitting, stat
 from preflight.verdict.needs import Need, broken_budgets, host_memory_bytes, path_of
 
 RENTED_EXAMPLE = "hw=4x4090"  # the cheapest step up from a processor or a laptop
-
-SMALLEST_MODEL = "tiny"  # trains in a minute or two anywhere
-RECIPE = ("sequence_length", "micro_batch_size", "tokens_per_step", "n_steps", "total_tokens")
+RENTED_BYTES = 23.5 * GIB  # of one of its cards: what weights and states of a rank must stay below
+WIDER = ((1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8))  # nodes and cards on each, as they are rented out
 
 Fits = Callable[[RunPlan, Estimate], bool]
 
@@ -38,12 +37,12 @@ def rounded_up(value: float, n_digits: int = 2) -> float:
 
 
 def hours_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits, with_model: str = "") -> str:
-    """More hours or no deadline, the tokens that fit, a model that trains anywhere, the bill of a faster machine."""
+    """More hours or no deadline, the tokens that fit, the bill of a faster machine.
+
+    A smaller model of the family is told beside these (`Violation.nearest`); one of another kind is no answer.
+    """
     more = "budget.deadline=null" if budget == "deadline" else f"budget.max_hours={rounded_up(need):.12g}"
-    remedies = [more, *_fewer_tokens(fitting, fits, with_model)]
-    if fitting.model.name != SMALLEST_MODEL and not _has_given_recipe(fitting):
-        remedies.append(f"model={SMALLEST_MODEL}")
-    return one_of(remedies + _faster_machine(fitting, fits))
+    return one_of([more, *_fewer_tokens(fitting, fits, with_model), *_faster_machine(fitting, fits, with_model)])
 
 
 def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits, with_model: str = "") -> str:
@@ -84,11 +83,6 @@ def unknown_remedy(plan: RunPlan, estimate: Estimate, budget: str) -> str:
     return one_of([" and ".join(missing)] * bool(missing) + [f"budget.max_{budget}=null"])
 
 
-def _has_given_recipe(plan: RunPlan) -> bool:
-    """Batches and lengths that were given for one model do not suit another."""
-    return any(plan.provenance.get(f"trainer.{name}", "").startswith("given") for name in RECIPE)
-
-
 def _fewer_tokens(fitting: RunPlan, fits: Fits, with_model: str) -> list[str]:
     """Offered, never applied; in the terms that the length of the run was given in."""
     tokens = tokens_that_fit(fitting, fits)
@@ -99,22 +93,26 @@ def _fewer_tokens(fitting: RunPlan, fits: Fits, with_model: str) -> list[str]:
     return [f"trainer.total_tokens={tokens}{with_model}"]
 
 
-def _faster_machine(plan: RunPlan, fits: Fits) -> list[str]:
+def _faster_machine(plan: RunPlan, fits: Fits, with_model: str) -> list[str]:
     """A bill costs nothing: rented cards instead of a processor, more of the same cards where that is enough."""
     hw = plan.hw
     if hw.card.kind is not CardKind.cuda:
-        return [f"{RENTED_EXAMPLE} dry_run=true"]
-    for n_gpus in (2, 4, 8):
-        if hw.n_nodes == 1 and n_gpus > hw.n_gpus_per_node:
-            wider = _on_more_cards(plan, n_gpus)
+        is_small = not with_model and state_bytes(plan) < RENTED_BYTES
+        return [f"{RENTED_EXAMPLE} dry_run=true" if is_small else "action=compare"]
+    for n_nodes, n_gpus in WIDER if not with_model else ():
+        if n_nodes >= hw.n_nodes and n_gpus >= hw.n_gpus_per_node and n_nodes * n_gpus > hw.world_size:
+            wider = _on_more_cards(plan, n_gpus, n_nodes)
             if wider is not None and fits(wider, estimate(wider)):
-                return [f"hw={n_gpus}x{hw.card.name} dry_run=true"]
+                return [f"hw={f'{n_nodes}x' if n_nodes > 1 else ''}{n_gpus}x{hw.card.name} dry_run=true"]
     return []
 
 
-def _on_more_cards(plan: RunPlan, n_gpus: int) -> RunPlan | None:
-    """The same global batch over more ranks; None when it does not divide."""
-    hw = replace(plan.hw, n_gpus_per_node=n_gpus)
+def _on_more_cards(plan: RunPlan, n_gpus: int, n_nodes: int) -> RunPlan | None:
+    """The same global batch over more ranks, each at the same price; None when it does not divide."""
+    offer = plan.hw.offer
+    if offer.usd_per_hour is not None:
+        offer = replace(offer, usd_per_hour=offer.usd_per_hour * n_gpus / plan.hw.n_gpus_per_node)
+    hw = replace(plan.hw, n_gpus_per_node=n_gpus, n_nodes=n_nodes, offer=offer)
     sizes = [s for s in valid_micro_batch_sizes(plan.trainer, hw.world_size) if s <= plan.trainer.micro_batch_size]
     return at_micro_batch_size(replace(plan, hw=hw), sizes[-1]) if sizes else None
 
@@ -185,7 +183,8 @@ def _shared_out(plan: RunPlan) -> list[str]:
     if hw.card.kind is not CardKind.cuda or plan.trainer.parallel is not Parallel.ddp or not can_share(trainer):
         return []
     for n_gpus in (2, 4, 8):
-        wider = _on_more_cards(replace(plan, trainer=trainer), n_gpus) if n_gpus > hw.n_gpus_per_node else None
+        is_wider = n_gpus > hw.n_gpus_per_node
+        wider = _on_more_cards(replace(plan, trainer=trainer), n_gpus, hw.n_nodes) if is_wider else None
         sizes = [] if wider is None else valid_micro_batch_sizes(wider.trainer, wider.hw.world_size)
         size = largest_fitting(wider, [s for s in sizes if s <= trainer.micro_batch_size]) if wider else None
         if size is not None:

@@ -42,8 +42,8 @@ NO = """\
 NO       gpt2_124m on 1 x RTX 4090 24 GB: 40.0 h, $54.40; over: hours
 over                        need      limit   too much  option
          hours              40 h       24 h       16 h  max_hours=24
-  fix    budget.max_hours=40, trainer.total_tokens=265420800, model=tiny or
-         hw=2x4090 dry_run=true
+  fix    budget.max_hours=40, trainer.total_tokens=265420800 or hw=2x4090
+         dry_run=true
 memory """
 
 TWO_BUDGETS = """\
@@ -55,8 +55,8 @@ over                        need      limit   too much  option
          x 0.95).
   fix    memory: trainer.micro_batch_size=16, or let the launcher choose:
          lowering.policy=auto
-  fix    hours: budget.max_hours=72, trainer.total_tokens=353894400, model=tiny
-         or hw=4x4090 dry_run=true
+  fix    hours: budget.max_hours=72, trainer.total_tokens=353894400 or hw=4x4090
+         dry_run=true
   or     trainer.precision=bf16 trainer.micro_batch_size=32   (a yes:
          trainer.precision fp32 -> bf16, trainer.micro_batch_size 64 -> 32)
 """

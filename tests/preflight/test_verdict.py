@@ -124,8 +124,8 @@ def test_violations_of_hours_names_every_way_out_with_numbers_that_work(make_pla
     assert violation.limit == 24.0
     assert violation.message == "gpt2_124m on 1x4090 takes 40 h (expected) of budget.max_hours=24."
     assert violation.fix == (
-        f"budget.max_hours=40, trainer.total_tokens={21_600 * 12_288}, model=tiny or hw=2x4090 dry_run=true"
-    )
+        f"budget.max_hours=40, trainer.total_tokens={21_600 * 12_288} or hw=2x4090 dry_run=true"
+    )  # and no model of another kind
 
 
 def test_violations_of_hours_speaks_of_steps_when_steps_were_given(make_plan):
@@ -134,27 +134,21 @@ def test_violations_of_hours_speaks_of_steps_when_steps_were_given(make_plan):
     assert "total_tokens" not in one_violation(plan).fix
 
 
-def test_violations_of_hours_offers_no_other_model_for_a_recipe_that_was_given(make_plan):
-    plan = make_plan(n_steps=36_000, provenance={"trainer.micro_batch_size": "given"})
-    assert "model=tiny" not in one_violation(plan).fix
-
-
 def test_violations_of_hours_on_a_processor_offers_the_bill_of_rented_cards(make_plan):
     plan = make_plan(card="cpu", n_steps=36_000)
     assert one_violation(plan).fix.endswith("or hw=4x4090 dry_run=true")
+    large = replace(plan, model=replace(plan.model, n_layer=700))  # 28 GB of states: no such card holds them
+    hours = next(v for v in violations(large, simple_estimate(large)) if v.budget == "hours")
+    assert hours.fix.endswith("or action=compare")
 
 
 def test_violations_of_hours_offers_as_many_of_the_same_cards_as_are_enough(make_plan):
     plan = make_plan(micro_batch_size=16, n_steps=60_000)  # 67 h: 33 h on two, 17 h on four
     assert one_violation(plan).fix.endswith("or hw=4x4090 dry_run=true")
-    endless = make_plan(micro_batch_size=16, n_steps=600_000)
+    on_a_whole_node = make_plan(n_gpus=8, micro_batch_size=16, n_steps=600_000)  # 83 h: 21 h on four nodes
+    assert one_violation(on_a_whole_node).fix.endswith("or hw=4x8x4090 dry_run=true")
+    endless = make_plan(micro_batch_size=16, n_steps=6_000_000)
     assert "hw=" not in one_violation(endless).fix
-
-
-def test_violations_of_hours_does_not_offer_the_model_it_already_has(make_plan):
-    plan = make_plan(n_steps=36_000)
-    plan = replace(plan, model=replace(plan.model, name="tiny"))
-    assert "model=tiny" not in one_violation(plan).fix
 
 
 def test_violations_offers_no_tokens_when_not_even_one_step_fits(make_plan):
@@ -216,6 +210,6 @@ def test_violations_hold_the_time_against_a_deadline_like_hours(make_plan):
     violation = one_violation(make_plan(n_steps=500_000, budget=soon))
     assert (violation.budget, violation.limit) == ("deadline", 1.0)
     assert "of budget.deadline=2026-11-30T13:00+00:00 (1 h from now)." in violation.message
-    assert "budget.deadline=null, trainer.total_tokens=" in violation.fix
+    assert "budget.deadline=null or trainer.total_tokens=" in violation.fix
     small = make_plan(n_steps=10, budget=soon)
     assert violations(small, simple_estimate(small)) == ()
