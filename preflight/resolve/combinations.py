@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conf.choices import Adapter, Float32Matmul, Optimizer, OptimizerKernel, Positions
+from conf.choices import Adapter, Float32Matmul, Optimizer, OptimizerKernel, Parallel, Positions
 from conf.schema import Config
 from preflight.hw_plan import CardKind
 from preflight.plan import ModelPlan, Precision, TrainerPlan
@@ -50,6 +50,19 @@ def check_trainer(model: ModelPlan, trainer: TrainerPlan, kind: CardKind, resolu
     ]  # fmt: skip
     for fault in faults:
         resolution.refuse(*fault)
+
+
+def note_idle(config: Config, n_nodes: int, world_size: int, resolution: Resolution) -> None:
+    """What is for several ranks or nodes is no fault on one, so that a command line can be tried there; it is told."""
+    parallel = config.trainer.parallel
+    if world_size == 1 and parallel is not Parallel.ddp:
+        idle = f"given: a single rank has nobody to share with, so {parallel.name} changes nothing"
+        resolution.provenance["trainer.parallel"] = idle
+    if world_size == 1 and not config.trainer.bucket_views:
+        resolution.provenance["trainer.bucket_views"] = "given: a single rank has no buckets, so it changes nothing"
+    if n_nodes == 1 and config.hw.network_gbit_per_second is not None:
+        idle = "given: the ranks of one node do not use the network, so it changes nothing"
+        resolution.provenance["hw.network_gbit_per_second"] = idle
 
 
 def _beside(trainer: TrainerPlan, kind: CardKind) -> Iterator[Fault]:

@@ -24,7 +24,7 @@ from preflight.plan import (
 )
 from preflight.providers import money
 from preflight.resolve.batch import divide_batch
-from preflight.resolve.combinations import check_model, check_trainer
+from preflight.resolve.combinations import check_model, check_trainer, note_idle
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
 from preflight.resolve.deadline import Deadline, resolve_deadline
@@ -145,6 +145,7 @@ def _resolve_parts(
     trainer = resolve_trainer(config, needs, resolution)
     if trainer is not None:
         check_trainer(job.model, trainer, hardware.card.kind, resolution)
+        note_idle(config, hardware.n_nodes, needs.world_size, resolution)
     if data is None or hw is None or trainer is None:
         return None
     return _Parts(data=data, hw=hw, trainer=trainer)

@@ -179,8 +179,9 @@ def memory_remedy(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
 def _shared_out(plan: RunPlan) -> list[str]:
     """More of the same cards that share out weights, gradients and states; the fewest on which it fits."""
     hw = plan.hw
-    trainer = replace(plan.trainer, parallel=Parallel.zero3)
-    if hw.card.kind is not CardKind.cuda or plan.trainer.parallel is not Parallel.ddp or not can_share(trainer):
+    asked = plan.trainer.parallel
+    trainer = replace(plan.trainer, parallel=Parallel.zero3 if asked is Parallel.ddp else asked)
+    if hw.card.kind is not CardKind.cuda or not can_share(trainer):
         return []
     for n_gpus in (2, 4, 8):
         is_wider = n_gpus > hw.n_gpus_per_node
@@ -189,6 +190,6 @@ def _shared_out(plan: RunPlan) -> list[str]:
         size = largest_fitting(wider, [s for s in sizes if s <= trainer.micro_batch_size]) if wider else None
         if size is not None:
             nodes = f"{hw.n_nodes}x" if hw.n_nodes > 1 else ""
-            wide = f"hw={nodes}{n_gpus}x{hw.card.name} trainer.parallel=zero3"
+            wide = f"hw={nodes}{n_gpus}x{hw.card.name} trainer.parallel={trainer.parallel.name}"
             return [f"{wide} trainer.micro_batch_size={size} dry_run=true"]
     return []

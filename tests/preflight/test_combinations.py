@@ -42,6 +42,16 @@ def test_what_makes_no_sense_is_refused_with_a_fix_that_works(overrides: tuple[s
         resolved(*overrides, fix)
 
 
+def test_what_needs_several_ranks_or_nodes_is_told_where_there_is_one():
+    asked = ("model=gpt2_124m", "trainer.parallel=zero3", "trainer.bucket_views=false", "hw.network_gbit_per_second=25")
+    alone = resolved(*asked, "hw=1x4090").provenance
+    idle = {path: origin.partition(": ")[2] for path, origin in alone.items() if "changes nothing" in origin}
+    assert idle.keys() == {"trainer.parallel", "trainer.bucket_views", "hw.network_gbit_per_second"}
+    assert idle["trainer.parallel"] == "a single rank has nobody to share with, so zero3 changes nothing"
+    together = resolved(*asked, "hw=2x4x4090").provenance
+    assert not [origin for origin in together.values() if "changes nothing" in origin]
+
+
 def test_fp16_and_slices_do_not_go_together_on_a_card():
     problem = problem_of("hw=8xa100_80gb", "model=gpt2_124m", "trainer.precision=fp16", "trainer.parallel=zero3")
     assert "loss scaler" in problem.message
