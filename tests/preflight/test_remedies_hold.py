@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from conf.choices import Parallel
 from launch import bill
+from preflight.estimate import estimate
+from preflight.verdict.remedies import memory_remedy
 
 LARGE = ["model=gpt2_124m", "hw=1x3060", "trainer.micro_batch_size=60", "budget.max_hours=null"]
 QUESTIONS = {
@@ -53,3 +56,9 @@ def test_a_shorter_run_is_worked_out_as_it_would_be_planned(n_steps):
     planned, worked_out = bill(*asked, f"trainer.n_steps={n_steps}").plan, at_n_steps(bill(*asked).plan, n_steps)
     for field in ("n_steps", "eval_interval", "checkpoint_interval", "n_eval_sequences"):
         assert getattr(planned.trainer, field) == getattr(worked_out.trainer, field)
+
+
+def test_a_rank_that_shares_already_is_offered_others_to_share_with(make_plan):
+    plan = make_plan(model="llama_7b", card="a100_80gb", micro_batch_size=8, trainer={"parallel": Parallel.zero3})
+    shared = memory_remedy(plan, estimate(plan), "")
+    assert shared.startswith("hw=2xa100_80gb trainer.parallel=zero3 trainer.micro_batch_size=")
