@@ -28,7 +28,8 @@ WARM_UP_SECONDS_ON_CARDS = 3.0
 COMPILE_SECONDS = 12.0
 COMPILE_SECONDS_PER_LAYER = 1.2
 EVALUATION_GRAPH_FACTOR = 1.4  # the forward pass without gradients is compiled once more
-FORWARD_FRACTION = 1 / 3  # of a training pass
+FORWARD_FRACTION = 1 / 3  # of a training pass, but for what an evaluation does without
+TRAINING_TERMS = ("optimizer", "all_reduce", "recompute", "dropout")
 # The mean of the steps over their median, where others use the processor too. On cards the constants rest on the mean
 # speed of long public runs.
 SLOW_STEPS_FACTOR = {CardKind.cpu: 1.02, CardKind.mps: 1.02}
@@ -166,11 +167,15 @@ def n_events(n_steps: int, interval: int) -> int:
 def evaluation_seconds(plan: RunPlan, step: StepTimeEstimate) -> float:
     """All evaluations: forward passes with the training micro-batch over the held-out sequences."""
     trainer = plan.trainer
-    terms = step.terms_seconds
-    pass_seconds = sum(terms.values()) - terms["optimizer"] - terms["all_reduce"] - terms["recompute"]
-    forward_seconds = FORWARD_FRACTION * pass_seconds / trainer.grad_accum_steps
     n_passes = trainer.n_eval_sequences / (trainer.micro_batch_size * plan.hw.world_size)
-    return n_events(trainer.n_steps, trainer.eval_interval) * n_passes * forward_seconds
+    return n_events(trainer.n_steps, trainer.eval_interval) * n_passes * forward_seconds(plan, step)
+
+
+def forward_seconds(plan: RunPlan, step: StepTimeEstimate) -> float:
+    """One micro-batch without gradients and dropout."""
+    terms = step.terms_seconds
+    pass_seconds = sum(terms.values()) - sum(terms[name] for name in TRAINING_TERMS)
+    return FORWARD_FRACTION * pass_seconds / plan.trainer.grad_accum_steps
 
 
 def checkpoint_seconds(plan: RunPlan, checkpoint_bytes: int) -> float:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
 
+from preflight.duration import forward_seconds
 from preflight.step_time.constants import CUDA, FITTED, StepConstants
-from preflight.step_time.step import estimate_step_time
+from preflight.step_time.step import StepTimeEstimate, estimate_step_time
 from scripts.accuracy_throughput import MeasuredStep
+from scripts.throughput_codes import LOADER_START_SECONDS
 
 # Round numbers from before any fit.
 START = replace(CUDA, sustained_fraction=0.9, sharding_fraction=0.95, eager_bytes=200.0)
@@ -24,9 +26,16 @@ N_ITERATIONS = 150
 
 def estimated_seconds(step: MeasuredStep, constants: StepConstants | None = None) -> float:
     """The formula's answer for a row, uncalibrated."""
-    raw_seconds = estimate_step_time(step.plan, step.code, constants).raw_seconds
-    assert raw_seconds is not None  # rows have cards of the catalog with known rates
-    return raw_seconds
+    estimate = estimate_step_time(step.plan, step.code, constants)
+    assert estimate.raw_seconds is not None  # rows have cards of the catalog with known rates
+    return estimate.raw_seconds + _timed_beside_seconds(step, estimate)
+
+
+def _timed_beside_seconds(step: MeasuredStep, estimate: StepTimeEstimate) -> float:
+    """A step's share of the evaluations that lie between two readings of the clock."""
+    facts = step.facts
+    forwards = facts.n_timed_forwards * forward_seconds(step.plan, estimate)
+    return (forwards + facts.n_timed_loader_starts * LOADER_START_SECONDS) / facts.n_timed_steps
 
 
 def fit(steps: Sequence[MeasuredStep]) -> StepConstants:

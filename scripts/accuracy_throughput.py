@@ -20,14 +20,16 @@ from preflight.plan import Checkpointing, ModelPlan, Precision, RunPlan
 from preflight.step_time.implementation import Implementation
 from scripts.accuracy_plan import plan_of_run
 from scripts.accuracy_rows import Skip, usable_rows
+from scripts.throughput_codes import Code, code_of
 
 GPT2_VOCAB_SIZE = 50304  # 50,257, padded: Megatron, llm-foundry and nanoGPT all do; who does not says 50,257
 SELECTIVE_RECOMPUTED_FRACTION = 0.15  # of the forward pass: attention or a few operators (arXiv:2205.05198)
-FUSED_SOFTMAX_SCORE_BYTES = 30.0  # 2-byte scores through two matmuls, softmax and dropout: 13 forward, 17 backward
+# Scores of 2 bytes through two matmuls and softmax, and through dropout: 13 forward, 17 backward
+FUSED_SOFTMAX_SCORE_BYTES, FUSED_SOFTMAX_DROPOUT_BYTES = 20.0, 10.0
 # Before torch 2.2, scaled_dot_product_attention and its contemporaries were FlashAttention's first version, which the
 # second one's paper (arXiv:2307.08691) doubles.
 SECOND_FLASH_TORCH, FIRST_FLASH_SLOWDOWN = (2, 2), 2.0
-EAGER_SCORE_BYTES = 60.0  # scale, mask, softmax, dropout one by one, some of them in fp32
+EAGER_SCORE_BYTES, EAGER_DROPOUT_BYTES = 42.0, 18.0  # scale, mask, softmax, dropout one by one, some of them in fp32
 # Optimizers whose own arithmetic is a large part of the step; AdamW's traffic does not stand for them.
 OTHER_OPTIMIZERS = ("SOAP", "Shampoo", "Muon not distributed")
 PRECISIONS = (("bf16", Precision.bf16), ("fp16", Precision.fp16), ("fp32", Precision.fp32), ("tf32", Precision.tf32))
@@ -45,6 +47,7 @@ class MeasuredStep:
     code: Implementation
     seconds: float  # measured, one optimizer step
     n_params: float  # as the row states them, else counted
+    facts: Code
     is_nanogpt_like: bool  # compiled or hand-fused, one replica a card, below 2B
 
 
@@ -58,11 +61,12 @@ def measured_step(row: Mapping[str, str]) -> MeasuredStep:
     _refuse_what_no_plan_describes(row)
     model = _model(row)
     card = _card(row["gpu"])
-    plan = _plan(row, model, card)
-    trainer = plan.trainer
-    code = _implementation(row)
-    n_params = _number(row["params"]) or float(count_params(model, trainer.sequence_length).total)
     source = source_of(row)
+    facts = code_of(source, row)
+    plan = _plan(row, replace(model, dropout=facts.dropout), card, is_pure_half=facts.is_pure_half)
+    trainer = plan.trainer
+    code = _implementation(row, facts)
+    n_params = _number(row["params"]) or float(count_params(model, trainer.sequence_length).total)
     return MeasuredStep(
         id=row["id"],
         source=source,
@@ -71,6 +75,7 @@ def measured_step(row: Mapping[str, str]) -> MeasuredStep:
         code=code,
         seconds=_seconds(row, trainer.tokens_per_step),
         n_params=n_params,
+        facts=facts,
         is_nanogpt_like=trainer.compile and not code.sharded and n_params < 2e9,
     )
 
@@ -159,11 +164,13 @@ def _nearest(model: ModelPlan, stated_params: float) -> ModelPlan:
     return min(candidates, key=lambda one: abs(count_params(one, 0).total - stated_params))
 
 
-def _plan(row: Mapping[str, str], model: ModelPlan, card: Card) -> RunPlan:
+def _plan(row: Mapping[str, str], model: ModelPlan, card: Card, *, is_pure_half: bool) -> RunPlan:
     sequence_length, micro_batch_size, n_gpus = _needed(row, "seq_len", "micro_batch", "n_gpus")
     precision = next((kind for word, kind in PRECISIONS if word in row["precision"]), None)
     if precision is None:
         raise Skip("not stated: precision")
+    if is_pure_half and precision is Precision.bf16:
+        precision = Precision.bf16_pure
     n_nodes = int(_number(row["n_nodes"]) or 1)
     compiled = row["compile"] not in ("no", "")
     plan = plan_of_run(model, card, n_gpus // n_nodes, micro_batch_size, sequence_length, compiled=compiled)
@@ -179,14 +186,20 @@ def _plan(row: Mapping[str, str], model: ModelPlan, card: Card) -> RunPlan:
     return replace(plan, trainer=trainer, hw=replace(plan.hw, n_nodes=n_nodes))
 
 
-def _implementation(row: Mapping[str, str]) -> Implementation:
+def _implementation(row: Mapping[str, str], facts: Code) -> Implementation:
     attention = row["attention"]
     is_unfused = any(words in attention for words in ("no flash", "eager", "from scratch"))
-    score_bytes = FUSED_SOFTMAX_SCORE_BYTES if "fused softmax" in attention else EAGER_SCORE_BYTES
+    is_fused_softmax = "fused softmax" in attention
+    score_bytes = FUSED_SOFTMAX_SCORE_BYTES if is_fused_softmax else EAGER_SCORE_BYTES
+    if facts.dropout > 0:
+        score_bytes += FUSED_SOFTMAX_DROPOUT_BYTES if is_fused_softmax else EAGER_DROPOUT_BYTES
     return Implementation(
         fused_attention=not is_unfused,
         fused_attention_slowdown=FIRST_FLASH_SLOWDOWN if _torch_version(row) < SECOND_FLASH_TORCH else 1.0,
         score_bytes=score_bytes if is_unfused else 0.0,
+        fused_dropout=facts.fuses_dropout,
+        compiles_loss=facts.compiles_loss,
+        elementary_accesses=facts.elementary_accesses,
         sharded="FSDP" in row["parallel"] or "ZeRO-3" in row["parallel"],
         overlapped=row["parallel"].split(" ")[0] != "DP",  # Megatron's own data parallelism reduces after the backward
         has_optimizer="NO optimizer" not in row["note"],

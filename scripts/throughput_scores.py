@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from preflight.plan import Precision
 from preflight.step_time.constants import CONSTANTS
 from preflight.step_time.step import all_ranks_peak_flops_per_second
+from preflight.step_time.terms import HALF_PRECISIONS
 from scripts.accuracy_fit import estimated_seconds, fit
 from scripts.accuracy_throughput import MeasuredStep
 
@@ -105,7 +105,7 @@ def _calibrated(judged: Sequence[Judged]) -> list[Judged]:
 
 def is_half(step: MeasuredStep) -> bool:
     """What people train with."""
-    return step.plan.trainer.precision in (Precision.bf16, Precision.fp16)
+    return step.plan.trainer.precision in HALF_PRECISIONS
 
 
 def score(judged: Sequence[Judged]) -> Score:

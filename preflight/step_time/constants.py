@@ -31,12 +31,19 @@ class StepConstants:
     softmax_flops_per_score: float
     attention_block_tokens: float
     unfused_attention_fraction: float  # batched matmuls
-    eager_score_bytes: float  # traffic per score where attention is written out, forward and backward
+    eager_score_bytes: float  # traffic per score where attention is written out, forward and backward, no dropout
+    # Dropout's random numbers. Inside fused attention, per score of one forward pass: dropout takes 11-16 % of forward
+    # and backward at heads of 64 channels and 0-6 % at 96 to 128 (flash-attention's pull request 2439, GB10), a half of
+    # softmax's arithmetic. Inside compiled kernels: Philox's ten rounds of ten integer operations (Salmon et al. 2011;
+    # triton.language.rand), each as long as two listed operations. Kernels of their own hide them behind their traffic.
+    fused_random_flops: float
+    compiled_random_flops: float
+    random_seconds: float  # of a number on processors, where one thread of a rank draws them one after the other
     # Of the matmul rate when the vocabulary fills no whole rows of tensor cores: padding 50,257 to 50,304 gave 14 % of
     # a compiled step on an A100 (rasbt/LLMs-from-scratch ch05/10: 112,046 -> 127,345 tokens/s), 25 % in nanoGPT (its
     # author's note on the commit); the head is 15-35 % of those steps.
     unaligned_matmul_fraction: float
-    # Bytes per activation element and layer, forward and backward: norms, GELU, residuals, casts, dropout, copies.
+    # Bytes per activation element and layer, forward and backward: norms, GELU, residuals, casts, copies.
     eager_bytes: float
     compiled_bytes: float
     fp32_bytes_factor: float  # the residual stream is fp32 anyway
@@ -67,7 +74,10 @@ CUDA = StepConstants(
     softmax_flops_per_score=8.5,
     attention_block_tokens=400.0,
     unfused_attention_fraction=0.7,
-    eager_score_bytes=60.0,
+    eager_score_bytes=42.0,
+    fused_random_flops=4.5,
+    compiled_random_flops=200.0,
+    random_seconds=0.0,
     unaligned_matmul_fraction=0.5,
     eager_bytes=206.0,
     compiled_bytes=50.0,
@@ -89,6 +99,9 @@ CUDA = StepConstants(
 # work at 180 bytes an element and layer, AdamW and clipping at twice their traffic, and 6 ms of a layer that no size
 # changes: some hundred kernels, each of which wakes the other threads and waits for them, so that the host's time is
 # not hidden but added. The 18 are met within 4 % (median) and 12 % (worst); torch.compile takes 0.98 of eager there.
+# Dropout: a random number takes 7.5 ns of one thread, however many there are (PyTorch draws them in parallel on Intel's
+# processors alone, where this is too much); ten steps of 30 to 155 ms more than without it are met within a quarter.
+# PyTorch's own attention, which then computes whole squares: 1.1 to 1.6 of what four such steps took more.
 CPU = StepConstants(
     sustained_fraction=0.85,
     power_exponent=0.0,
@@ -99,6 +112,9 @@ CPU = StepConstants(
     attention_block_tokens=0.0,
     unfused_attention_fraction=0.36,
     eager_score_bytes=27.0,
+    fused_random_flops=0.0,
+    compiled_random_flops=0.0,
+    random_seconds=7.5e-9,
     unaligned_matmul_fraction=1.0,
     eager_bytes=180.0,
     compiled_bytes=175.0,
@@ -125,7 +141,10 @@ MPS = StepConstants(
     softmax_flops_per_score=26.0,
     attention_block_tokens=0.0,
     unfused_attention_fraction=0.5,
-    eager_score_bytes=60.0,
+    eager_score_bytes=42.0,
+    fused_random_flops=4.5,
+    compiled_random_flops=200.0,
+    random_seconds=0.0,
     unaligned_matmul_fraction=1.0,
     eager_bytes=220.0,
     compiled_bytes=100.0,

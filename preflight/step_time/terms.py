@@ -35,6 +35,13 @@ UNPACKED_BYTES = 0.5 + 2 + 2  # NF4 read, 16 bits written, and read by the matmu
 PURE_BYTES_FACTOR = 0.6  # the residual stream, half of the traffic, in 2 bytes in place of 4; norms as before
 CHUNK_SUM_BYTES = 16.0  # a chunk of fp32 sums written, read, added to the whole
 BUCKET_COPIES_BYTES = 16.0  # a gradient into its bucket and back
+VALUE_BYTES = (2.0, 4.0)  # in 16 bits; in fp32
+# Dropout, a value: read, written, its mask a byte, and all that again for the gradient. In our blocks of scores mask
+# and factor come one after the other, once for the weights and once for their gradient (`trainers.attention`).
+DROPOUT_BYTES = (10.0, 18.0)
+SCORE_DROPOUT_BYTES = (23.0, 43.0)
+FUSED_DROPOUT_BYTES = 2.0  # inside another kernel: the mask written and read
+DROPOUTS_PER_LAYER = 2  # what attention and the MLP add to the residual stream
 HOST_OVERLAP_POWER = 3.0  # card and host overlap, but for the ends of a pass: a smooth maximum
 
 
@@ -74,14 +81,19 @@ def pass_terms_seconds(
     )
     layers_forward = n_tokens * layer_forward_flops_per_token(model) / flops_per_second
     attention_forward = _attention_forward_seconds(plan, n_tokens, rates, constants, code)
-    elementwise = _elementwise_seconds(plan, n_tokens, rates, constants)
+    elementwise = _elementwise_seconds(plan, n_tokens, rates, constants, code)
+    dropout_forward = _score_dropout_forward_seconds(plan, n_tokens, rates, constants, code)
+    residual_dropout = _residual_dropout_seconds(plan, n_tokens, rates, constants, code)
     n_products = FORWARD_AND_BACKWARD if trainer.adapter is Adapter.none else FROZEN_FORWARD_AND_BACKWARD
     terms = {
         "matmul": n_products * layers_forward,
         "attention": FORWARD_AND_BACKWARD * attention_forward,
         "elementwise": elementwise + _weights_seconds(plan, rates, constants),
-        "logits_and_loss": _head_seconds(plan, n_tokens, n_products, flops_per_second, rates, constants),
-        "recompute": _recomputed_seconds(plan, code, layers_forward + attention_forward, elementwise),
+        "logits_and_loss": _head_seconds(plan, n_tokens, n_products, flops_per_second, rates, constants, code),
+        "dropout": FORWARD_AND_BACKWARD * dropout_forward + residual_dropout,
+        "recompute": _recomputed_seconds(
+            plan, code, layers_forward + attention_forward + dropout_forward, elementwise + residual_dropout
+        ),
         "adapters": _adapters_seconds(plan, n_tokens, rates),
     }
     card = sum(terms.values())
@@ -114,12 +126,13 @@ def _head_seconds(
     flops_per_second: float,
     rates: CardRates,
     constants: StepConstants,
+    code: Implementation,
 ) -> float:
     """The logits and what the loss does with them. Tensor cores want rows of whole 16 bytes: 50,257 is no such row."""
     trainer, vocab_size = plan.trainer, plan.model.vocab_size
     fits = vocab_size % ALIGNED_VALUES == 0 or trainer.precision not in HALF_PRECISIONS
     forward = n_tokens * head_forward_flops_per_token(plan.model) / flops_per_second
-    loss_bytes = constants.compiled_loss_bytes if trainer.compile else constants.eager_loss_bytes
+    loss_bytes = constants.compiled_loss_bytes if trainer.compile and code.compiles_loss else constants.eager_loss_bytes
     loss = n_tokens * vocab_size * loss_bytes / rates.bytes_per_second
     if trainer.loss_chunk_tokens:  # the sum of the weight's gradient is read and written for every chunk
         n_chunks = ceil(n_tokens / trainer.loss_chunk_tokens)
@@ -144,20 +157,75 @@ def _attention_forward_seconds(
     model, length = plan.model, plan.trainer.sequence_length
     causal_flops = n_tokens * attention_forward_flops_per_token(model, length)
     n_scores = n_tokens * model.n_layer * model.n_head * length
-    if code.fused_attention and plan.trainer.attention is Attention.sdpa:
+    if _is_fused(plan, code):
         matmul = causal_flops / rates.attention_flops_per_second
         softmax = constants.softmax_flops_per_score * n_scores / 2 / rates.fp32_flops_per_second
-        blocks = 1 + constants.attention_block_tokens / length
-        return blocks * code.fused_attention_slowdown * (matmul + softmax)
+        return _blocks(plan, constants, code) * (matmul + softmax)
     computed, score_bytes = 1.0, code.score_bytes  # of the square that half of a mask leaves empty
-    if code.fused_attention:  # our own, written out in blocks of queries
-        computed = block_scores(length) / length**2
-        score_bytes = constants.eager_score_bytes * computed
+    if code.fused_attention:
+        computed, score_bytes = _computed_fraction(plan), constants.eager_score_bytes
     matmul = 2 * computed * causal_flops / (constants.unfused_attention_fraction * rates.matmul_flops_per_second)
-    return matmul + score_bytes * n_scores / FORWARD_AND_BACKWARD / rates.bytes_per_second
+    return matmul + computed * score_bytes * n_scores / FORWARD_AND_BACKWARD / rates.bytes_per_second
 
 
-def _elementwise_seconds(plan: RunPlan, n_tokens: int, rates: CardRates, constants: StepConstants) -> float:
+def _is_fused(plan: RunPlan, code: Implementation) -> bool:
+    """PyTorch's kernel for processors has no dropout: it computes the whole square instead."""
+    is_kernel = code.fused_attention and plan.trainer.attention is Attention.sdpa
+    return is_kernel and not (plan.model.dropout > 0 and _is_processor(plan))
+
+
+def _blocks(plan: RunPlan, constants: StepConstants, code: Implementation) -> float:
+    """How much longer the fused kernel takes than its arithmetic."""
+    return (1 + constants.attention_block_tokens / plan.trainer.sequence_length) * code.fused_attention_slowdown
+
+
+def _computed_fraction(plan: RunPlan) -> float:
+    """Of the square of scores, by our own attention in blocks of queries."""
+    length = plan.trainer.sequence_length
+    return block_scores(length) / length**2 if plan.trainer.attention is Attention.eager else 1.0
+
+
+def _score_dropout_forward_seconds(
+    plan: RunPlan, n_tokens: int, rates: CardRates, constants: StepConstants, code: Implementation
+) -> float:
+    """A third of what dropout of the attention weights takes. Foreign code that writes scores out: in their bytes."""
+    model, length = plan.model, plan.trainer.sequence_length
+    if model.dropout == 0 or not code.fused_attention:
+        return 0.0
+    n_scores = n_tokens * model.n_layer * model.n_head * length
+    if _is_fused(plan, code):
+        flops = constants.fused_random_flops * n_scores / 2
+        return _blocks(plan, constants, code) * flops / rates.fp32_flops_per_second
+    n_bytes = _of_values(plan, SCORE_DROPOUT_BYTES if plan.trainer.attention is Attention.eager else DROPOUT_BYTES)
+    both = n_bytes / rates.bytes_per_second + constants.random_seconds
+    return _computed_fraction(plan) * both * n_scores / FORWARD_AND_BACKWARD
+
+
+def _is_processor(plan: RunPlan) -> bool:
+    return plan.hw.card.kind is CardKind.cpu
+
+
+def _of_values(plan: RunPlan, half_and_single_bytes: tuple[float, float]) -> float:
+    return half_and_single_bytes[plan.trainer.precision not in HALF_PRECISIONS]
+
+
+def _residual_dropout_seconds(
+    plan: RunPlan, n_tokens: int, rates: CardRates, constants: StepConstants, code: Implementation
+) -> float:
+    """What attention, the MLP and the embedding add to the residual stream, in kernels of its own or inside others."""
+    model = plan.model
+    if model.dropout == 0:
+        return 0.0
+    n_values = n_tokens * model.n_embd * (DROPOUTS_PER_LAYER * model.n_layer + 1)
+    if (plan.trainer.compile and not _is_processor(plan)) or code.fused_dropout:
+        arithmetic = constants.compiled_random_flops / rates.fp32_flops_per_second
+        return n_values * (FUSED_DROPOUT_BYTES / rates.bytes_per_second + arithmetic)
+    return n_values * (_of_values(plan, DROPOUT_BYTES) / rates.bytes_per_second + constants.random_seconds)
+
+
+def _elementwise_seconds(
+    plan: RunPlan, n_tokens: int, rates: CardRates, constants: StepConstants, code: Implementation
+) -> float:
     """Forward and backward traffic of all layers besides matmuls and attention."""
     n_elements = n_tokens * plan.model.n_layer * plan.model.n_embd
     n_bytes = constants.compiled_bytes if plan.trainer.compile else constants.eager_bytes
@@ -165,6 +233,8 @@ def _elementwise_seconds(plan: RunPlan, n_tokens: int, rates: CardRates, constan
         n_bytes *= constants.fp32_bytes_factor
     if plan.trainer.precision is Precision.bf16_pure:
         n_bytes *= PURE_BYTES_FACTOR
+    if not plan.trainer.compile:
+        n_bytes += code.elementary_accesses * _of_values(plan, VALUE_BYTES)
     return n_elements * n_bytes / rates.bytes_per_second
 
 

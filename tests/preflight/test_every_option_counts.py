@@ -115,3 +115,9 @@ def test_option_moves_the_estimate_or_is_exempt(path):
         return
     value, beside = CHANGES[path]
     assert bill_of(f"{beside} {path}={value}") != bill_of(beside)
+
+
+def test_dropout_moves_time_as_well_as_memory():
+    without, dropped = bill_of(""), bill_of("model.dropout=0.1")
+    assert dropped.step.seconds.mid > without.step.seconds.mid
+    assert dropped.memory.allocated.mid > without.memory.allocated.mid

@@ -13,7 +13,8 @@ from scripts.accuracy_fit import START, estimated_seconds, fit
 from scripts.accuracy_rows import Skip
 from scripts.accuracy_throughput import measured_step, read_rows, source_of
 from scripts.bench_accuracy import main
-from scripts.throughput_scores import judge, quantile, score
+from scripts.throughput_codes import CODES, LOADER_START_SECONDS, Code, code_of
+from scripts.throughput_scores import is_half, judge, quantile, score
 
 ROW = {
     "id": "one", "model": "GPT-2 124M", "params": "124M", "n_layer": "12", "n_head": "12", "d_model": "768",
@@ -91,6 +92,41 @@ def test_unfused_attention_moves_its_scores() -> None:
     eager = measured_step(ROW | {"attention": "eager HF"}).code
     assert not fused_softmax.fused_attention
     assert 0 < fused_softmax.score_bytes < eager.score_bytes
+
+
+RASBT_SOURCE = "https://github.com/rasbt/LLMs-from-scratch/blob/main/ch05/10_llm-training-speed/README.md"
+
+
+def test_first_script_that_fits_says_what_a_row_does_not() -> None:
+    one, four = (measured_step(ROW | {"source": RASBT_SOURCE, "micro_batch": "32", **more})
+                 for more in ({"parallel": "none", "n_gpus": "1", "global_batch_tokens": ""}, {}))  # fmt: skip
+    assert (one.facts.n_timed_steps, four.facts.n_timed_steps) == (10, 5)
+    assert one.plan.model.dropout == 0.1
+    assert one.plan.trainer.precision is Precision.bf16_pure
+    assert is_half(one)
+    assert not one.code.compiles_loss
+
+
+def test_code_base_that_nobody_read_drops_nothing_and_times_steps_alone() -> None:
+    assert measured_step(ROW).facts == Code() == code_of("someone/trainer", ROW)
+
+
+def test_dropout_adds_to_the_traffic_of_written_out_scores() -> None:
+    row = ROW | {"attention": "fused softmax (no flash)", "source": "https://github.com/VIA-Research/vTrain data"}
+    assert measured_step(row).code.score_bytes == 20 + 10
+    assert measured_step(row | {"source": "github.com/a/a"}).code.score_bytes == 20
+
+
+def test_evaluations_inside_the_clock_are_shared_out_over_its_steps() -> None:
+    step = measured_step(ROW)
+    timed = replace(step, facts=Code(n_timed_steps=4, n_timed_loader_starts=2))
+    assert estimated_seconds(timed) - estimated_seconds(step) == pytest.approx(2 * LOADER_START_SECONDS / 4)
+    evaluating = replace(step, facts=Code(n_timed_steps=1, n_timed_forwards=3))
+    assert 1.9 * estimated_seconds(step) < estimated_seconds(evaluating) < 2 * estimated_seconds(step)
+
+
+def test_scripts_of_a_code_base_name_columns_of_the_table() -> None:
+    assert all(set(code.fits) <= set(ROW) for codes in CODES.values() for code in codes)
 
 
 @pytest.mark.parametrize(
