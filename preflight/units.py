@@ -9,6 +9,7 @@ GB = 10**9
 SECONDS_PER_MINUTE = 60.0
 SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_DAY = 86400.0
+SECONDS_PER_YEAR = 365.25 * SECONDS_PER_DAY
 JOULES_PER_KWH = 3.6e6
 
 
@@ -22,7 +23,9 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """`3.2 days`, `5.1 h`, `7.5 min`, `12 min`, `74 s`, `31 ms`: the unit a person would say."""
+    """`534 years`, `3.2 days`, `5.1 h`, `7.5 min`, `12 min`, `74 s`, `31 ms`: the unit a person would say."""
+    if seconds >= 2 * SECONDS_PER_YEAR:
+        return f"{years:.1f} years" if (years := seconds / SECONDS_PER_YEAR) < 10 else f"{years:,.0f} years"
     if seconds >= 2 * SECONDS_PER_DAY:
         return f"{seconds / SECONDS_PER_DAY:,.1f} days"
     if seconds >= 1.5 * SECONDS_PER_HOUR:
@@ -32,6 +35,17 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
+
+
+def format_hours(hours: float) -> str:
+    """A limit in hours and what is held against it: `63.66 h` to four digits; below 1.5 h and from two years on as
+    `format_seconds` has it."""
+    seconds = hours * SECONDS_PER_HOUR
+    if hours < 0:
+        return f"-{format_hours(-hours)}"
+    if hours < 1.5 or seconds >= 2 * SECONDS_PER_YEAR:
+        return format_seconds(seconds)
+    return f"{hours:,.4g} h" if hours < 1000 else f"{hours:,.0f} h"
 
 
 def format_usd(usd: float) -> str:

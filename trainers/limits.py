@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from preflight.band import Band
 from preflight.money import format_money
 from preflight.plan import BudgetPlan
-from preflight.units import SECONDS_PER_HOUR, format_kwh
+from preflight.units import SECONDS_PER_HOUR, format_hours, format_kwh
 from trainers.forecast import Forecast, Spending
 
 
@@ -74,7 +74,7 @@ def uses(budget: BudgetPlan, spending: Spending, forecast: Forecast | None, now_
     wall = None if forecast is None else forecast.wall_seconds.scaled(per_hour)
     found = []
     if budget.max_hours is not None:
-        found.append(_use("max_hours", budget.max_hours, spending.wall_seconds * per_hour, wall, _hours))
+        found.append(_use("max_hours", budget.max_hours, spending.wall_seconds * per_hour, wall, format_hours))
     if budget.max_cost_usd is not None and spending.cost_usd is not None:
         cost = None if forecast is None else forecast.cost_usd
         found.append(_use("max_cost_usd", budget.max_cost_usd, spending.cost_usd, cost, _money(budget)))
@@ -85,7 +85,7 @@ def uses(budget: BudgetPlan, spending: Spending, forecast: Forecast | None, now_
         left = (budget.deadline_unix_seconds - now_unix) * per_hour
         more = None if forecast is None else forecast.remaining_seconds.scaled(per_hour)
         given = f"budget.deadline={budget.deadline}"
-        found.append(Use(name="deadline", given=given, limit=left, used=0.0, expected=more, say=_hours))
+        found.append(Use(name="deadline", given=given, limit=left, used=0.0, expected=more, say=format_hours))
     return found
 
 
@@ -95,11 +95,6 @@ def _use(name: str, limit: float, used: float, expected: Band | None, say: Calla
 
 def _money(budget: BudgetPlan) -> Callable[[float], str]:
     return lambda usd: format_money(usd, budget.money)
-
-
-def _hours(hours: float) -> str:
-    """In the unit of the limit, so that the two can be compared."""
-    return f"{hours:,.4g} h" if hours < 1000 else f"{hours:,.0f} h"
 
 
 def rounded_up(value: float) -> float:

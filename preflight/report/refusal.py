@@ -16,7 +16,7 @@ from preflight.verdict.needs import BUDGET_WORDS, ROOM_BUDGETS, amount, path_of
 
 INDENT = " " * LABEL
 WORTH_SHOWING = 0.01  # of memory or time: a rung that saves less is left to `lowering.show=ladder`
-OVER = "{budget:<12}{need:>11}{limit:>11}{by:>11}  {option}"
+OVER = "{budget:<12} {need:>10} {limit:>10} {by:>10}  {option}"
 RUNG = "{setting:<26} {memory:>8} {saves:>9} {time:>10} {money:>8}  {answer}"  # never glued, however long
 OFF = "* off: type it, or lowering.rungs= (model: lowering.allow_model=true)"
 

@@ -16,6 +16,7 @@ from preflight.units import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,
+    SECONDS_PER_YEAR,
     format_bytes,
     format_kwh,
     format_seconds,
@@ -78,6 +79,8 @@ def _is_narrow(band: Band) -> bool:
 
 def _seconds_unit(seconds: float) -> float:
     """The unit that `format_seconds` takes for this number."""
+    if seconds >= 2 * SECONDS_PER_YEAR:
+        return SECONDS_PER_YEAR
     if seconds >= 2 * SECONDS_PER_DAY:
         return SECONDS_PER_DAY
     if seconds >= 1.5 * SECONDS_PER_HOUR:

@@ -14,7 +14,7 @@ from preflight.band import Band
 from preflight.estimate import Estimate
 from preflight.hw_plan import CardKind
 from preflight.plan import RunPlan
-from preflight.units import GIB, SECONDS_PER_HOUR, format_bytes, format_kwh, format_usd
+from preflight.units import GIB, SECONDS_PER_HOUR, format_bytes, format_hours, format_kwh, format_usd
 
 IN_HOURS = ("hours", "deadline")
 IN_BYTES = ("memory", "disk", "host_memory")
@@ -116,13 +116,15 @@ def path_and_value(plan: RunPlan, need: Need) -> str:
     """What was given, with how far away a deadline is."""
     if need.budget == "deadline":
         return f"budget.deadline={plan.budget.deadline} ({amount('deadline', need.limit)} from now)"
-    return f"{path_of(need.budget)}={need.limit / GIB if need.budget in IN_BYTES else need.limit:g}"
+    shown = f"{path_of(need.budget)}={need.limit / GIB if need.budget in IN_BYTES else need.limit:g}"
+    is_short = need.budget == "hours" and need.limit < 1.0
+    return f"{shown} ({amount('hours', need.limit)})" if is_short else shown
 
 
 def amount(budget: str, value: float) -> str:
-    """In the unit of the limit, so that the two can be compared at a glance."""
+    """As people say it."""
     if budget in IN_BYTES:
         return format_bytes(value)
     if budget in IN_HOURS:
-        return f"{value:,.4g} h" if value < 1000 else f"{value:,.0f} h"
+        return format_hours(value)
     return format_usd(value) if budget == "cost_usd" else format_kwh(value)

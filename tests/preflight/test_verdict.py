@@ -209,7 +209,7 @@ def test_violations_hold_the_time_against_a_deadline_like_hours(make_plan):
     soon = {"deadline": "2026-11-30T13:00+00:00", "deadline_hours": 1.0, "max_hours": None}
     violation = one_violation(make_plan(n_steps=500_000, budget=soon))
     assert (violation.budget, violation.limit) == ("deadline", 1.0)
-    assert "of budget.deadline=2026-11-30T13:00+00:00 (1 h from now)." in violation.message
+    assert "of budget.deadline=2026-11-30T13:00+00:00 (60 min from now)." in violation.message
     assert "budget.deadline=null or trainer.total_tokens=" in violation.fix
     small = make_plan(n_steps=10, budget=soon)
     assert violations(small, simple_estimate(small)) == ()

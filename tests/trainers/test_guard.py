@@ -79,14 +79,14 @@ def test_guard_stops_when_the_hours_are_used_up(run_of: Callable[..., Run], monk
     run = run_of(max_hours=0.1)
     assert run.steps(1000, 1.0) == "budget"
     assert 353 <= run.step <= 359  # 360 seconds, of which a few went before the first step, and one step and a save
-    assert run.guard.why.startswith("budget.max_hours=0.1 is used up: 0.1")
+    assert run.guard.why.startswith("budget.max_hours=0.1 is used up: 6.0 min")
 
 
 def test_guard_tells_within_a_minute_and_stops_when_it_lasts(run_of: Callable[..., Run]):
     run = run_of(max_hours=0.1)  # a thousand seconds are 0.28 h
     assert run.steps(1000, 1.0) == "budget"
     assert run.step < 60
-    assert "by the forecast the run takes 0.27" in run.said[0]
+    assert "by the forecast the run takes 17 min" in run.said[0]
     assert "of budget.max_hours=0.1; it stops in 20 s unless that changes" in run.said[0]
     assert run.board.alerts[0][0] == "Budget will be broken"
     assert run.guard.why.startswith("by the forecast the run takes")
