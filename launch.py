@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -19,8 +20,11 @@ EARLY_SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 143, "SIGHUP": 143}
 
 
 def _end_early(number: int, frame: FrameType | None) -> NoReturn:
-    """There is nothing to save yet."""
-    os._exit(EARLY_SIGNALS[signal.Signals(number).name])
+    """There is nothing to save: no training is in progress."""
+    name = signal.Signals(number).name
+    with suppress(OSError):  # nobody reads it
+        os.write(2, f"{name}: ended while no training was in progress, nothing to save\n".encode())
+    os._exit(EARLY_SIGNALS[name])
 
 
 if __name__ == "__main__":  # before the imports that take time

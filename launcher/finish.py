@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from preflight import rundir
 from preflight.actual import Actual
 from preflight.bill import Bill
 from preflight.errors import ExitCode
+from preflight.plan import RunPlan
 from preflight.planfile import to_jsonable
 from preflight.record import append_to_ledger
 from preflight.report.comparison import actual_text
@@ -41,9 +43,9 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
     if as_json:
         say(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))
         if actual.exit_code != ExitCode.OK:
-            complain(actual.exit_reason)
+            complain(f"{how_to_go_on(actual, run_dir)}{actual.exit_reason}")
     else:
-        say(f"\n{comparison}\n{actual.exit_reason} | {run_dir}")
+        say(f"\n{comparison}\n{how_to_go_on(actual, run_dir)}{actual.exit_reason} | {run_dir}")
     if explanation := explained(bill, actual):
         complain(explanation)
     rundir.release(run_dir)
@@ -62,9 +64,32 @@ def measured(bill: Bill, run_dir: Path, outcome: Outcome) -> Actual:
         )
     if actual.exit_code == ExitCode.TRAINING_FAILED and not re.search(r"\bstep \d", actual.exit_reason):
         actual = replace(actual, exit_reason=f"{actual.exit_reason}, after step {actual.n_steps_done}")
+    if actual.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        actual = replace(actual, exit_reason=f"{actual.exit_reason}, {_where(actual, bill.plan, run_dir)}")
     actual = replace(actual, is_out_of_memory=outcome.is_out_of_memory)
     _try(lambda: rundir.write_actual(run_dir, actual), "actual.json was not written")
     return actual
+
+
+def _where(actual: Actual, plan: RunPlan, run_dir: Path) -> str:
+    """How far a run came that was asked to stop, and what is left of it."""
+    saved = rundir.newest_checkpoint(run_dir)
+    if saved is None:
+        kept = "nothing saved"
+    else:
+        kept = "checkpoint saved" if saved == actual.n_steps_done else f"the checkpoint of step {saved:,} is there"
+    n_steps = plan.trainer.n_steps
+    begun = f"after step {actual.n_steps_done:,} of {n_steps:,}" if actual.n_steps_done else "before the first step"
+    return f"{begun}: {kept}"
+
+
+def how_to_go_on(actual: Actual, run_dir: Path) -> str:
+    """A line; empty when it is done, or when why it ended says what cures it (the guard with a larger budget)."""
+    if actual.exit_code in (ExitCode.OK, ExitCode.STOPPED_AT_BUDGET) or "To fix:" in actual.exit_reason:
+        return ""
+    if rundir.newest_checkpoint(run_dir) is None:
+        return ""
+    return f"To go on: {shlex.join(['python', 'launch.py', f'resume={run_dir}'])}\n"
 
 
 def explained(bill: Bill, actual: Actual) -> str | None:

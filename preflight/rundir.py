@@ -179,6 +179,12 @@ def _latest(runs_dir: Path) -> Path | None:
     return next((folder for folder in folders if next(folder.glob(CHECKPOINTS), None)), None)
 
 
+def newest_checkpoint(run_dir: Path) -> int | None:
+    """Its step, by its name; whether it is sound is seen when it is read."""
+    steps = [path.stem.removeprefix("step_") for path in run_dir.glob(CHECKPOINTS)]
+    return max((int(step) for step in steps if step.isdecimal()), default=None)
+
+
 def read_actual(run_dir: Path) -> Actual | None:
     """What the trainer measured; None when it ended before it could write."""
     path = run_dir / ACTUAL

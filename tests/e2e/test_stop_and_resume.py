@@ -19,7 +19,7 @@ def test_signal_saves_and_resume_goes_on(desk: Desk, small: Overrides, number: i
     process = desk.start(*desk.arguments(*overrides))
     wait_for_steps(desk, psutil.Process(process.pid))
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     (run_dir,) = desk.run_dirs()
     actual = json.loads((run_dir / "actual.json").read_text())["actual"]
@@ -27,6 +27,9 @@ def test_signal_saves_and_resume_goes_on(desk: Desk, small: Overrides, number: i
     assert 0 < actual["n_steps_done"] < 3000
     assert next(run_dir.glob("checkpoints/step_*.pt"))
     assert "Traceback" not in err
+    why = f"{signal.Signals(number).name}, after step {actual['n_steps_done']:,} of 3,000: checkpoint saved"
+    assert actual["exit_reason"] == desk.ledger()[0]["exit_reason"] == why
+    assert out.endswith(f"To go on: python launch.py resume={run_dir}\n{why} | {run_dir}\n")
 
 
 def test_resumed_run_equals_an_undisturbed_one(desk: Desk, small: Overrides) -> None:

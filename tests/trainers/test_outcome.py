@@ -34,6 +34,13 @@ def test_write_failure_says_so_when_it_cannot(tmp_path: Path, capsys: pytest.Cap
     assert "failures was not written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("code", "name"), [(130, "SIGINT"), (143, "SIGTERM")])
+def test_outcome_names_the_signal_that_only_the_agent_got(tmp_path: Path, code: int, name: str):
+    early = _outcome(tmp_path, code, [], has_agent=True)
+    assert early.exit_code == code
+    assert early.reason.startswith(name)
+
+
 def test_outcome_names_the_agent_when_it_was_killed(tmp_path: Path):
     several, one = (_outcome(tmp_path, -9, [], has_agent=has_agent) for has_agent in (True, False))
     assert (several.exit_code, several.failed_rank) == (5, None)

@@ -31,6 +31,7 @@ from trainers.signals import (
 
 HEAP_VARIABLE = "GLIBC_TUNABLES"
 HEAP = {"hugetlb": 1, "mmap_threshold": 2**30, "trim_threshold": 2**32}  # bytes; hugetlb=1: madvise
+STOPPED_BY: dict[int, str] = {ExitCode.INTERRUPTED: "SIGINT", ExitCode.TERMINATED: "SIGTERM, SIGUSR1 or SIGHUP"}
 RANK_SECONDS = 4.5  # for ranks that lost their parent: their own term, and a little
 
 
@@ -162,6 +163,8 @@ def _outcome(run_dir: Path, code: int, received: list[str], *, has_agent: bool) 
     if code < 0:  # its ranks have heard of it from the kernel, and saved
         reason = f"{AGENT_KILLED}: the agent, parent of the ranks, by {signal.Signals(-code).name}"
         return Outcome(exit_code=ExitCode.TRAINING_FAILED, reason=reason)
+    if code in STOPPED_BY:
+        return Outcome(exit_code=code, reason=f"{STOPPED_BY[code]} to the training processes, not to launch.py")
     known = code in set(ExitCode)
     reason = f"the training process ended with exit code {code}"
     return Outcome(exit_code=code if known else ExitCode.TRAINING_FAILED, reason=reason)
