@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from conf import overrides as judge
+from conf.names import with_decimal_point
 from conf.register import GROUPS, merge, options
 from conf.schema import Config
 from conf.words import Phrase, key_of, last_ones, phrases
@@ -69,7 +70,7 @@ def compose(argv: Sequence[str]) -> Request:
     if flags.cfg:
         return replace(empty, text=OmegaConf.to_yaml(_merge(parsed)))
     if flags.multirun:
-        return replace(empty, grid=tuple(_grid(parsed)))
+        return replace(empty, grid=tuple(_grid(parsed)), notes=(*notes, *_decimal_commas(parsed)))
     return replace(empty, config=_to_config(_merge(parsed)))
 
 
@@ -179,6 +180,16 @@ def _grid(parsed: list[Override]) -> list[GridRow]:
     if problems:
         raise ConfigError(problems)
     return rows
+
+
+def _decimal_commas(parsed: list[Override]) -> list[str]:
+    """A number with a decimal comma is a grid of two to the grammar: what was understood is told."""
+    told = []
+    for override in filter(Override.is_sweep_override, parsed):
+        key, text = override.key_or_group, str(override.input_line).partition("=")[2]
+        if (number := with_decimal_point(key, text)) is not None:
+            told.append(f"{key}={text} is a grid of 2 values; one number has a point: {key}={number}")
+    return told
 
 
 def _values(override: Override) -> list[str]:

@@ -18,6 +18,10 @@ from preflight.resolve.ranges import RANGES
 
 _SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _COUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)([kmbt]?)", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"\d+,\d+")
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})+")
+_AND_MINUTES = re.compile(r"(\d+)[h:](\d{1,2})(?:m|min)?", re.IGNORECASE)
+_NUMBER_FIRST = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
 _AMOUNT = re.compile(r"(us)?\$?\s*(\d+\.?\d*|\.\d+)\s*([a-z$%]*)", re.IGNORECASE)
 # (unit of the option, as its name ends; unit typed) -> factor; the option's own unit has 1
 _UNITS: dict[str, dict[str, float]] = {
@@ -139,24 +143,41 @@ def for_value(key: str, hint: Any, text: str) -> str:
     elif kind is bool:
         value = "false" if text.lower() in ("0", "no", "n", "off", "f", "none") else "true"
     elif kind is int:
-        value = _whole_number(text)
-    elif kind is float and _amount(key, text) is not None:
-        value = _amount(key, text)
+        value = _whole_number(text) or _number_before(key, text, r"[-+]?\d+")
+    elif kind is float and (number := _amount(key, text) or _number_before(key, text)) is not None:
+        value = number
     elif kind is not str and not is_dataclass(kind) and re.fullmatch(r"[\w,]+", text):
         words = "" if text.lower() in ("null", "none") else text
         return f"'{key}=[{words}]'" if names.is_list(hint) else _default(key, optional)
     return _default(key, optional) if value is None else f"{key}={value}"
 
 
-def without_sweep(key: str, hint: Any, text: str) -> str:
-    """Several values where one is wanted: thousands set apart by commas, cards counted with one, or a grid."""
+def for_sweep(key: str, hint: Any, text: str, *, is_call: bool) -> tuple[str, str]:
+    """Several values where one is wanted: what to say, and what was meant: a number, text, list, machine, or a grid."""
+    grid = "several values are a grid, which needs -m"
+    if hint is not None and names.without_none(hint)[0] is str and not is_call:
+        return f"{grid}; one text with a comma needs quotes", quoted(key, text)
     if key == HW and re.fullmatch(r"\d+,[^,]+", text) and (meant := likely_hw(text)) is not None:
-        return f"{HW}={meant}"
-    if hint is not None and names.without_none(hint)[0] is int and re.fullmatch(r"\d{1,3}(,\d{3})+", text):
-        return f"{key}={count(text)}"
+        return f"{grid}; one machine is written as below", f"{HW}={meant}"
+    if (number := one_number(key, hint, text)) is not None:
+        words = "one number has a point before its decimals and no commas"
+        return f"{grid}; {words}", f"{key}={number}"
     if hint is not None and names.is_list(hint):
-        return f"'{key}=[{text}]'"
-    return f"-m {assignment(key, text)}"
+        return f"{grid}; a list stands in brackets", f"'{key}=[{text}]'"
+    return grid, f"-m {assignment(key, text)}"
+
+
+def one_number(key: str, hint: Any, text: str) -> str | None:
+    """What `1,5`, `1,500` and `10,5B` mean to many: a point for the decimal comma, nothing between thousands."""
+    kind = None if hint is None else names.without_none(hint)[0]
+    if kind in (int, float) and _THOUSANDS.fullmatch(text):
+        return text.replace(",", "")
+    if (number := names.with_decimal_point(key, text)) is not None:
+        return number
+    if key in names.SHORT_COUNTS and _DECIMAL_COMMA.fullmatch(text[:-1]) and text[-1:].lower() in _SHORT:
+        tokens = count(text.replace(",", "."))
+        return None if tokens is None else str(tokens)
+    return None
 
 
 def count(text: str) -> int | None:
@@ -169,10 +190,18 @@ def count(text: str) -> int | None:
 
 
 def _amount(key: str, text: str) -> str | None:
-    """`2h`, `$5`, `95%` in the unit that the option's name ends with."""
+    """`2h`, `1h30`, `$5`, `95%` in the unit that the option's name ends with."""
+    if key.endswith("hours") and (clock := _AND_MINUTES.fullmatch(text.strip())) is not None:
+        return f"{int(clock[1]) + int(clock[2]) / 60:g}"
     match = _AMOUNT.fullmatch(text.strip())
     factor = _UNITS.get(re.split(r"[._]", key)[-1], {}).get(match[3].lower()) if match is not None else None
     return None if match is None or factor is None else f"{float(match[2]) * factor:g}"
+
+
+def _number_before(key: str, text: str, form: str = "") -> str | None:
+    """`6e-4x`, `0.1.2`: the number that it begins with, where the option takes it."""
+    number = re.match(form, text) if form else _NUMBER_FIRST.match(text)
+    return number[0] if number is not None and _takes(key, number[0]) else None
 
 
 def _whole_number(text: str) -> int | None:

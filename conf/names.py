@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -138,6 +139,14 @@ def describe(hint: Any) -> str:
     else:
         text = words.get(kind, "a group of options")
     return text + (", or null" if optional else "")
+
+
+def with_decimal_point(path: str, text: str) -> str | None:
+    """`1.5` for `1,5` where a number with decimals is wanted; None: not such a text."""
+    hint = hint_of(path)
+    if hint is None or without_none(hint)[0] is not float or not re.fullmatch(r"\d+,\d+", text):
+        return None
+    return text.replace(",", ".")
 
 
 def nearest(word: str, names: Iterable[str], n: int = 3, cutoff: float = 0.6) -> list[str]:

@@ -178,16 +178,8 @@ def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Overr
         message = "an interval has no list of values; a grid needs one"
         return parsed, [Problem(path=key, value=text, message=message, fix=f"{key}=A,B with -m")]
     if not multirun:
-        hint = names.hint_of(key)
-        is_text = hint is not None and names.without_none(hint)[0] is str and not _SWEEP_CALL.match(text)
-        fix = _fixes().quoted(key, text) if is_text else _fixes().without_sweep(key, hint, text)
-        message = "several values are a grid, which needs -m"
-        if is_text:
-            message += "; one text with a comma needs quotes"
-        elif hint is not None and names.is_list(hint):
-            message += "; a list stands in brackets"
-        elif not fix.startswith("-m"):
-            message += "; one machine is written as below"
+        is_call = _SWEEP_CALL.match(text) is not None
+        message, fix = _fixes().for_sweep(key, names.hint_of(key), text, is_call=is_call)
         return parsed, [Problem(path=key, value=text, message=message, fix=fix)]
     if not isinstance(parsed._value, ChoiceSweep):
         return parsed, []  # range() and glob(): their values are judged when the grid is spread out

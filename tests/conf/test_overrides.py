@@ -45,6 +45,16 @@ FAULTS = [
     ("trainer.n_steps=10.5", "trainer.n_steps", "a whole number", "trainer.n_steps=10"),
     ("trainer.n_steps=", "trainer.n_steps", "a whole number", "trainer.n_steps=null"),
     ("trainer.learning_rate=fast", "trainer.learning_rate", "a number, or null", "trainer.learning_rate=null"),
+    ("trainer.learning_rate=6e-4x", "trainer.learning_rate", "a number, or null", "trainer.learning_rate=6e-4"),
+    ("trainer.learning_rate=-3x", "trainer.learning_rate", "a number, or null", "trainer.learning_rate=null"),
+    ("trainer.learning_rate=0,0006", "trainer.learning_rate", "one number has a point", "trainer.learning_rate=0.0006"),
+    ("trainer.weight_decay=0.1.2", "trainer.weight_decay", "takes a number", "trainer.weight_decay=0.1"),
+    ("trainer.n_steps=100x", "trainer.n_steps", "a whole number", "trainer.n_steps=100"),
+    ("trainer.n_steps=10,20", "trainer.n_steps", "needs -m", "-m trainer.n_steps=10,20"),
+    ("trainer.total_tokens=10,5B", "trainer.total_tokens", "has a point", "trainer.total_tokens=10500000000"),
+    ("budget.max_hours=1,5", "budget.max_hours", "several values are a grid", "budget.max_hours=1.5"),
+    ("budget.max_hours=1h30", "budget.max_hours", "a number", "budget.max_hours=1.5"),
+    ("budget.max_cost_usd=1,500", "budget.max_cost_usd", "no commas", "budget.max_cost_usd=1500"),
     ("trainer.beta1=fast", "trainer.beta1", "a number", "trainer.beta1=0.9"),
     ("budget.max_memory_fraction=95%", "budget.max_memory_fraction", "a number", "budget.max_memory_fraction=0.95"),
     ("budget.max_hours=2h", "budget.max_hours", "a number", "budget.max_hours=2"),
@@ -129,6 +139,14 @@ def notes_and_config(*argv: str) -> tuple[tuple[str, ...], Config]:
     request = compose(argv)
     assert request.config is not None
     return request.notes, request.config
+
+
+def test_grid_that_may_be_a_decimal_comma_says_what_was_understood():
+    request = compose(["-m", "budget.max_hours=1,5", "trainer.n_steps=5,6", "seed=1,2"])
+    assert len(request.grid) == 8
+    assert request.notes == (
+        "budget.max_hours=1,5 is a grid of 2 values; one number has a point: budget.max_hours=1.5",
+    )
 
 
 def test_last_of_two_values_counts_and_a_note_says_so():
