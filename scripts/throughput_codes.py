@@ -77,6 +77,8 @@ CODES = {
     "KellerJordan/modded-nanogpt": (Code(),),
     # models/llama: no dropout; the usable rows are not compiled; nothing is evaluated
     "pytorch/torchtitan": (Code(),),
+    # transformers' run_clm.py, GPT2Config: attn_pdrop, resid_pdrop, embd_pdrop 0.1, gelu_new in Python
+    "mli/transformers-benchmarks": (Code(dropout=0.1, elementary_accesses=WRITTEN_OUT_GELU_ACCESSES),),
 }
 
 

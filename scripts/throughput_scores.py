@@ -162,8 +162,10 @@ def introduction(flags: str) -> str:
         "`cover`: within\nthe band of an uncalibrated bill. Beside it the habit to beat, 6 x parameters x tokens / "
         "(peak x 40 %).\n"
         "Leave one source out: the fitted constants have not seen the source that is judged. Calibrated: one other run "
-        "of the\nsame code, card, length and checkpointing scales the formula. What is not modelled stands under the "
-        "table, as reasons\nof skipped rows; what each constant rests on: [time_and_money.md](time_and_money.md)."
+        "of the\nsame code, card, length and checkpointing scales the formula. What a code base does beside what its "
+        "rows say (dropout,\na loss outside the compiled graph, evaluations inside the clock) is read from its source "
+        "(`scripts/throughput_codes.py`).\nWhat is not modelled stands under the table, as reasons of skipped rows; "
+        "what each constant rests on:\n[time_and_money.md](time_and_money.md)."
     )
 
 

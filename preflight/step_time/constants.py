@@ -33,7 +33,7 @@ class StepConstants:
     unfused_attention_fraction: float  # batched matmuls
     eager_score_bytes: float  # traffic per score where attention is written out, forward and backward, no dropout
     # Dropout's random numbers. Inside fused attention, per score of one forward pass: dropout takes 11-16 % of forward
-    # and backward at heads of 64 channels and 0-6 % at 96 to 128 (flash-attention's pull request 2439, GB10), a half of
+    # and backward at heads of 64 channels, -2 to 8 % at 96 and 128 (flash-attention's pull request 2439, GB10): half of
     # softmax's arithmetic. Inside compiled kernels: Philox's ten rounds of ten integer operations (Salmon et al. 2011;
     # triton.language.rand), each as long as two listed operations. Kernels of their own hide them behind their traffic.
     fused_random_flops: float
