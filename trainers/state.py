@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from preflight.errors import TrainingFailed
+from preflight.errors import ConfigError, Problem, TrainingFailed
 from preflight.machine.host import read_linux
 from preflight.machine.snapshot import World
 from preflight.planfile import to_jsonable
 from trainers import checkpoint, distributed, sharding
 from trainers.job import Job
 from trainers.meters import Meters
+
+# Of the trainer's plan: what a checkpoint's states depend on, and what comes back with the optimizer's groups.
+HELD = (
+    "optimizer", "weight_decay", "beta1", "beta2", "adapter", "lora_rank", "lora_alpha", "lora_targets",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from trainers.gpt import GPT
@@ -106,12 +111,31 @@ def resume(job: Job, state: State, meters: Meters, world: World) -> Resumed:
     if not step:
         return Resumed(passed_over=passed_over)
     saved = checkpoint.load(checkpoint.path_of(job.run_dir, step))
+    refuse_other_states(job, saved, step)
     sharding.load_whole(state.model, state.optimizer, saved)
     if saved["scaler"]:  # empty: the steps so far had no use for one
         state.scaler.load_state_dict(saved["scaler"])
     meters.train_loss, meters.val_loss = saved["train_loss"], saved["val_loss"]
     meters.val_step = saved.get("val_step")
     return Resumed(step=step, wandb_run_id=saved["wandb_run_id"], passed_over=passed_over)
+
+
+def refuse_other_states(job: Job, saved: Mapping[str, Any], step: int) -> None:
+    """A plan that a hand has changed: what the states were made by, and what is restored with them, stays as it was."""
+    theirs, ours = json.loads(saved["plan"])["trainer"], to_jsonable(job.plan.trainer)
+    path = checkpoint.path_of(job.run_dir, step)
+    problems = [
+        Problem(
+            path=f"trainer.{name}",
+            value=str(ours[name]),
+            message=f"{path} holds the states of trainer.{name}={theirs[name]}",
+            fix=f"trainer.{name} = {json.dumps(theirs[name])} in {job.run_dir / 'plan.json'}, or a new run",
+        )
+        for name in HELD
+        if name in theirs and theirs[name] != ours[name]
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _nothing_sound(run_dir: Path, passed_over: Sequence[str]) -> str:

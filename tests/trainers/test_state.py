@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from preflight.errors import TrainingFailed
+from conf.choices import Optimizer
+from preflight.errors import ConfigError, TrainingFailed
 from preflight.plan import RunPlan
 from trainers import checkpoint, pretrain
 from trainers import state as module
 from trainers.job import Job
 from trainers.pretrain import train
-from trainers.state import copied
+from trainers.state import copied, refuse_other_states
 
 Plans = Callable[..., RunPlan]
 Jobs = Callable[..., Job]
@@ -143,3 +144,21 @@ def test_copied_shares_no_memory():
     weight.zero_()
     assert copy["w"].tolist() == copy["list"][0].tolist() == [1, 1, 1]
     assert (copy["list"][1], copy["step"]) == (1, 7)
+
+
+def test_resume_refuses_a_plan_whose_optimizer_a_hand_has_changed(small_plan: Plans, make_job: Jobs):
+    job = make_job(small_plan(n_steps=8), stop=StopAt(2))
+    train(job)
+    there = checkpoint.path_of(job.run_dir, 2)
+    others = replace(job.plan.trainer, optimizer=Optimizer.sgd, weight_decay=0.3, micro_batch_size=1, compile=True)
+    with pytest.raises(ConfigError) as refused:
+        refuse_other_states(replace(job, plan=replace(job.plan, trainer=others)), checkpoint.load(there), 2)
+    assert [(one.path, one.value) for one in refused.value.problems] == [
+        ("trainer.optimizer", "sgd"),
+        ("trainer.weight_decay", "0.3"),
+    ]
+    assert f"{there} holds the states of trainer.optimizer=adamw" in str(refused.value)
+    sgd = replace(job.plan.trainer, optimizer=Optimizer.sgd)
+    with pytest.raises(ConfigError, match=r"trainer\.optimizer=sgd"):  # before any step
+        train(replace(job, plan=replace(job.plan, trainer=sgd), resume=True))
+    assert checkpoint.all_in(job.run_dir) == [there]
