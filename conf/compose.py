@@ -56,9 +56,7 @@ def compose(argv: Sequence[str]) -> Request:
     """The request behind `argv` (without the program's name); writes nothing. ConfigError carries all problems."""
     flags, lines, notes, problems = _split(argv)
     if flags.help:
-        from conf.help import help_page
-
-        return Request(config=None, grid=(), text=help_page(), overrides=tuple(lines), notes=notes)
+        return Request(config=None, grid=(), text=_help(lines), overrides=tuple(lines), notes=notes)
     if flags.completion is not None:
         return Request(config=None, grid=(), text=flags.completion, overrides=tuple(lines), notes=notes)
     given, repeated = last_ones(phrases(lines))
@@ -122,6 +120,17 @@ def _completion(argument: str) -> tuple[str | None, Problem | None]:
     from conf.completion import completion  # runs and bills do not pay for it
 
     return completion(argument, os.environ)
+
+
+def _help(lines: Sequence[str]) -> str:
+    """Of what people use, or of the groups that are named beside the flag."""
+    from conf.help_topic import topic_page, topics_in  # runs and bills do not pay for it
+
+    if topics := topics_in(lines):
+        return topic_page(topics)
+    from conf.help import help_page
+
+    return help_page()
 
 
 def _cfg_problem(kind: str) -> Problem:

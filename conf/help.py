@@ -22,7 +22,9 @@ COMMON = {
     "data.path": "of your text (data=text) or token files (data=bin)",
     "budget.max_hours": "",
     "budget.max_cost_usd": "",
+    "budget.deadline": "when it must be done, 2026-12-24T18:00",
     "budget.max_memory_fraction": "of the card's memory",
+    "budget.enforce": "at a limit during the run, save and",
     "lowering.policy": "what to do when over a budget",
     "lowering.keep": "what stays: batch, precision, model",
     "lowering.allow_model": "a smaller model may be chosen",
@@ -59,7 +61,7 @@ Choices (GROUP=NAME)
 """
 
 TAIL = """
-Every option: --cfg job prints the whole configuration; conf/schema.py explains it.
+Every option: --help budget, or another GROUP, or all, explains them; --cfg job prints their values.
 Flags: -h --help, -m --multirun (a,b are several values, grid.csv=FILE keeps the rows), --cfg job.
 Completion: eval "$(python launch.py --shell-completion install=bash)"   (or zsh; fish: | source)
 Exit codes: 0 done or go, 2 configuration or data, 3 over budget, 4 wrong machine, 5 failed,
@@ -81,8 +83,12 @@ def _group(group: str) -> str:
 
 
 def _line(path: str, what: str) -> str:
+    return f"  {path:33} {what + ': ' if what else ''}{takes(path)}"
+
+
+def takes(path: str) -> str:
+    """What may stand right of the `=`, and what stands there when it is not given."""
     hint, default = names.all_options()[path]
-    takes = names.describe(hint).removesuffix(", or null").removeprefix("one of ")
+    known = names.describe(hint).removesuffix(", or null").removeprefix("one of ")
     shown = getattr(default, "name", default)
-    known = "" if shown in (None, "", False) else f", default {shown}"
-    return f"  {path:33} {what + ': ' if what else ''}{takes}{known}"
+    return known + ("" if shown in (None, "", False) else f", default {shown}")
