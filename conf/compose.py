@@ -16,12 +16,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf import overrides as judge
 from conf.names import with_decimal_point
-from conf.register import GROUPS, merge, options
+from conf.register import GROUPS, Chosen, merge, options
 from conf.schema import Config
 from conf.words import Phrase, key_of, last_ones, phrases
 from preflight.errors import ConfigError, Problem
 
-MAX_ROWS = 1000  # of a grid: some 50 s of composing
+MAX_ROWS = 1000  # of a grid: some 10 s of composing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,11 @@ class _Flags:
     completion: str | None = None
 
 
-def compose(argv: Sequence[str]) -> Request:
-    """The request behind `argv` (without the program's name); writes nothing. ConfigError carries all problems."""
+def compose(argv: Sequence[str], chosen: Chosen | None = None) -> Request:
+    """The request behind `argv` (without the program's name); writes nothing. ConfigError carries all problems.
+
+    `chosen` is for those who compose often: conf.register.merge.
+    """
     flags, lines, notes, problems = _split(argv)
     if flags.help:
         return Request(config=None, grid=(), text=_help(lines), overrides=tuple(lines), notes=notes)
@@ -69,7 +72,7 @@ def compose(argv: Sequence[str]) -> Request:
         return replace(empty, text=OmegaConf.to_yaml(_merge(parsed)))
     if flags.multirun:
         return replace(empty, grid=tuple(_grid(parsed)), notes=(*notes, *_decimal_commas(parsed)))
-    return replace(empty, config=_to_config(_merge(parsed)))
+    return replace(empty, config=_to_config(_merge(parsed, chosen)))
 
 
 def sound_part(argv: Sequence[str]) -> Config | None:
@@ -138,10 +141,10 @@ def _cfg_problem(kind: str) -> Problem:
     return Problem(path="", value="", message=message, fix="--cfg job")
 
 
-def _merge(parsed: list[Override]) -> DictConfig:
+def _merge(parsed: list[Override], chosen: Chosen | None = None) -> DictConfig:
     """Hydra's composition; what still goes wrong lies in a YAML file or in an interpolation."""
     try:
-        return merge(parsed)
+        return merge(parsed, chosen)
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
         raise ConfigError([_yaml_problem(error)]) from error
     except RecursionError as error:
@@ -180,12 +183,13 @@ def _grid(parsed: list[Override]) -> list[GridRow]:
         raise ConfigError([Problem(path=widest.key_or_group, value=value, message=message, fix=fix)])
     varying = [len(column) > 1 for column in columns]
     rows, problems = [], []
+    chosen: Chosen = {}
     for combination in product(*columns):
         row, faults = judge.judge_all([Phrase(typed=line, meant=(line,)) for line in combination], multirun=False)
         problems += [fault for fault in faults if fault not in problems]
         if not faults:
             shown = tuple(line for line, varies in zip(combination, varying, strict=True) if varies)
-            rows.append(GridRow(overrides=combination, varying=shown, config=_to_config(_merge(row))))
+            rows.append(GridRow(overrides=combination, varying=shown, config=_to_config(_merge(row, chosen))))
     if problems:
         raise ConfigError(problems)
     return rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -111,18 +112,49 @@ class _Repository(CachingConfigRepository):
         self.cache: dict[str, ConfigResult | None] = {}
 
 
-def merge(overrides: list[Override]) -> DictConfig:
-    """Hydra's composition of config.yaml and these overrides, in struct mode."""
+Chosen = dict[tuple[str, ...], DictConfig]  # choices of groups, as typed -> their composition
+
+
+def merge(overrides: list[Override], chosen: Chosen | None = None) -> DictConfig:
+    """Hydra's composition of config.yaml and these overrides, in struct mode.
+
+    Most of the time goes into reading and merging the files that groups choose; callers that compose often share
+    `chosen`, where those of before are kept. Files that change meanwhile are not read again.
+    """
+    choices, values = _apart(overrides)
+    if chosen is None:
+        config = _composed(choices)
+    else:
+        key = tuple(str(override.input_line) for override in choices)
+        if key not in chosen:
+            chosen[key] = _composed(choices)
+        config = deepcopy(chosen[key])
+    ConfigLoaderImpl._apply_overrides_to_config(values, config)
+    return config
+
+
+def _apart(overrides: list[Override]) -> tuple[list[Override], list[Override]]:
+    """Choices of groups, which alone decide the defaults list, and values; as Hydra tells them apart."""
+    choices: list[Override] = []
+    values: list[Override] = []
+    exists = register().repository.group_exists
+    for override in overrides:
+        if not override.is_sweep_override():  # of a grid that is only shown
+            is_choice = exists(override.key_or_group) and not isinstance(override.value(), dict)
+            (choices if is_choice else values).append(override)
+    return choices, values
+
+
+def _composed(choices: list[Override]) -> DictConfig:
     loader = register()
     repository = _Repository(loader.repository)
     defaults = create_defaults_list(
         repo=repository,
         config_name=CONFIG_NAME,
-        overrides_list=overrides,
+        overrides_list=choices,
         prepend_hydra=False,
         skip_missing=False,
     )
     config = loader._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
     OmegaConf.set_struct(config, True)
-    ConfigLoaderImpl._apply_overrides_to_config(defaults.config_overrides, config)
     return config

@@ -8,7 +8,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
 
-from conf.register import CONF_DIR, CONFIG_NAME, GROUPS, merge, options, register, search_path
+from conf.register import CONF_DIR, CONFIG_NAME, GROUPS, Chosen, merge, options, register, search_path
 
 YAML_FILES = sorted(CONF_DIR.rglob("*.yaml"))
 GROUP_FILES = [path for path in YAML_FILES if path.parent.name in GROUPS]
@@ -27,9 +27,23 @@ def test_merge_equals_the_full_composition_of_hydra(overrides):
     full = ConfigLoaderImpl(path).load_configuration(CONFIG_NAME, overrides, run_mode=RunMode.RUN, from_shell=False)
     with open_dict(full):
         del full["hydra"]
-    ours = merge(OverridesParser.create().parse_overrides(overrides))
-    assert OmegaConf.to_object(ours) == OmegaConf.to_object(full)
-    assert list(ours) == list(full)
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    chosen: Chosen = {}
+    for ours in (merge(parsed), merge(parsed, chosen), merge(parsed, chosen)):
+        assert OmegaConf.to_object(ours) == OmegaConf.to_object(full)
+        assert list(ours) == list(full)
+    assert len(chosen) == 1
+
+
+def test_merge_keeps_what_was_chosen_apart_from_the_values():
+    chosen: Chosen = {}
+    parse = OverridesParser.create().parse_overrides
+    first = merge(parse(["model=gpt2_124m", "trainer.n_steps=5", "model.n_layer=3"]), chosen)
+    again = merge(parse(["model=gpt2_124m", "trainer={n_steps:6}"]), chosen)
+    other = merge(parse(["model=tiny"]), chosen)
+    assert (first.trainer.n_steps, first.model.n_layer, again.trainer.n_steps, again.model.n_layer) == (5, 3, 6, 12)
+    assert other.model.name == "tiny"
+    assert list(chosen) == [("model=gpt2_124m",), ("model=tiny",)]
 
 
 @pytest.mark.parametrize("path", YAML_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from conf.compose import compose
+from conf.register import Chosen
 from conf.schema import Config
 from preflight.errors import ConfigError, Problem
 from preflight.machine.snapshot import Gpu, Machine, World
@@ -14,6 +15,7 @@ from preflight.plan import RunPlan
 from preflight.resolve.resolve import resolve
 from preflight.units import GIB, MIB
 
+CHOSEN: Chosen = {}  # thousands of command lines choose the same few files
 CREATED_AT = "2026-11-30T12:00:00+00:00"
 LAPTOP = Machine(
     hostname="laptop",
@@ -56,7 +58,7 @@ def under_torchrun(machine: Machine, world_size: int, local_world_size: int | No
 
 def config_of(*overrides: str) -> Config:
     """No token files are found, wherever the tests run."""
-    config = compose(overrides).config
+    config = compose(overrides, CHOSEN).config
     assert config is not None
     if config.data.dir == "data":
         config.data.dir = "/nowhere/data"
