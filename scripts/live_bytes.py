@@ -152,7 +152,8 @@ def cuda_autocast(dtype: torch.dtype, *, keeps_casts: bool) -> Iterator[None]:
     def half_cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
         return nll_loss(log_softmax(logits, dim=-1).float(), targets, ignore_index=ignore_index)
 
-    def half_chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, n_chunk_tokens: int) -> Tensor:
+    def half_chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, n_chunk_tokens: int, *, rounds: bool) -> Tensor:
+        assert not rounds  # which processors do
         return _ChunkedLoss.apply(x, weight, targets, n_chunk_tokens, dtype, torch.is_grad_enabled())  # type: ignore[no-any-return,no-untyped-call]
 
     with (

@@ -147,6 +147,7 @@ def _adapters(row: Mapping[str, str], model: ModelPlan, framework: Framework, nu
         frozen_vectors=rest,
         n_norm_readers=2 + is_linear if framework.lora_dropout else 1,
         n_mlp_readers=is_linear * (n_mlp_matrices(model) - 1),
+        reads_attention=is_linear,
         reads_mlp_hidden=is_linear,
         has_dropout=framework.lora_dropout,
         n_trained_rest=n_rest,

@@ -46,6 +46,7 @@ from trainers.precision import AUTOCAST_DTYPES, autocast
 
 GRID_MODELS = {"tiny": (1, 16), "gpt2_10m": (2, 16), "gpt2_124m": (1, 8)}  # preset: micro-batches of 256 tokens
 GRID_SEQUENCE_LENGTH = 256
+MEDIUM = "fp32 trainer.float32_matmul_precision=medium"
 OPTIONS = (
     "trainer.optimizer=sgd", "trainer.optimizer=adafactor", "trainer.optimizer=muon",
     "trainer.optimizer_kernel=foreach trainer.micro_batch_size=1", "trainer.optimizer_kernel=loop",
@@ -181,9 +182,10 @@ def options_grid() -> Iterator[RunPlan]:
         "trainer.micro_batch_size=4", "trainer.tokens_per_step=1024",
     )  # fmt: skip
     for base, line in itertools.product((gpt, llama), OPTIONS):
-        for precision, hw in (("fp32", "cpu"), ("bf16", "1x4090"), ("bf16_pure", "cpu")):
+        for precision, hw in (("fp32", "cpu"), (MEDIUM, "cpu"), ("bf16", "1x4090"), ("bf16_pure", "cpu")):
             if "qlora" not in line or hw != "cpu":
-                yield _plan(*base, f"hw={hw}", f"trainer.precision={precision}", "trainer.compile=false", *line.split())
+                arithmetic = f"hw={hw} trainer.precision={precision} trainer.compile=false".split()
+                yield _plan(*base, *arithmetic, *line.split())
 
 
 def _plan(*overrides: str) -> RunPlan:

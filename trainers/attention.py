@@ -21,18 +21,24 @@ from torch.nn import functional as F
 
 from conf.choices import Attention
 from preflight.attention_blocks import query_blocks
+from trainers.rounding import ROUNDED
 
 
-def causal_attention(kind: Attention, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+def causal_attention(
+    kind: Attention, q: Tensor, k: Tensor, v: Tensor, dropout: float, *, rounds: bool = False
+) -> Tensor:
     """(B, H, T, D) queries, (B, K, T, D) keys and values -> (B, T, H * D), heads side by side."""
     B, H, T, D = q.shape
+    dtype = q.dtype
     if kind is Attention.sdpa:
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout, enable_gqa=k.size(1) != H)
     else:  # heads that share keys are G rows of queries against them: nothing is repeated
         K = k.size(1)
+        if rounds:  # `trainers.rounding`
+            q, k, v = (part.to(ROUNDED) for part in (q, k, v))
         shared = (part.reshape(B * K, T, D) for part in (k, v))
         y = _Blockwise.apply(q.reshape(B * K, H // K, T, D), *shared, dropout).view(B, H, T, D)
-    return y.transpose(1, 2).reshape(B, T, H * D)
+    return y.transpose(1, 2).reshape(B, T, H * D).to(dtype)
 
 
 class _Blockwise(torch.autograd.Function):

@@ -17,9 +17,11 @@ from conf.choices import Adapter
 from preflight.errors import ConfigError, Problem
 from preflight.plan import Precision, RunPlan
 from preflight.planfile import from_jsonable
+from preflight.products import rounds_products
 from trainers import checkpoint, hf_weights, lora
 from trainers.gpt import GPT
 from trainers.precision import weight_dtype
+from trainers.rounding import round_products
 
 HF_PREFIX = "hf:"
 
@@ -30,7 +32,7 @@ def build_model(plan: RunPlan, device: torch.device | str = "cpu") -> GPT:
     torch.manual_seed(plan.seed)
     if torch.device(device).type == "meta":  # `trainers.sharding` draws what this process is to hold
         with torch.device(device):
-            return GPT.of(plan)
+            return _rounded(GPT.of(plan), plan)
     model = GPT.of(plan)
     if trainer.init_from is not None:
         start_from(model, plan, trainer.init_from)
@@ -39,7 +41,14 @@ def build_model(plan: RunPlan, device: torch.device | str = "cpu") -> GPT:
     if trainer.precision is Precision.bf16_pure:  # frozen 16-bit matrices of adapters stay as they are
         model.to(weight_dtype(trainer.precision))
     lora.quantize(model, trainer, device)
-    return model.to(device)
+    return _rounded(model.to(device), plan)
+
+
+def _rounded(model: GPT, plan: RunPlan) -> GPT:
+    """Its products, where the plan lets them be."""
+    if rounds_products(plan):
+        round_products(model)
+    return model
 
 
 def start_from(model: GPT, plan: RunPlan, source: str) -> None:

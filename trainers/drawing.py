@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from trainers.rounding import linear
 
 INIT_STD = 0.02
 
@@ -19,8 +21,14 @@ INIT_STD = 0.02
 class Linear(nn.Linear):
     """Draws nothing when it is made: `draw` does, in an order of its own."""
 
+    rounds = False  # `trainers.rounding`
+
     def reset_parameters(self) -> None:
         """Left as they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        return linear(x, self.weight, self.bias, rounds=self.rounds)
 
 
 class Embedding(nn.Embedding):

@@ -82,7 +82,8 @@ class GPT(nn.Module):
         if targets is None:
             return self.lm_head(x[:, -1])
         if self.loss_chunk_tokens:
-            return chunked_loss(x.flatten(0, 1), self.lm_head.weight, targets.flatten(), self.loss_chunk_tokens)
+            rows, head = x.flatten(0, 1), self.lm_head
+            return chunked_loss(rows, head.weight, targets.flatten(), self.loss_chunk_tokens, rounds=head.rounds)
         logits = self.lm_head(x)  # (B, T, V): the largest tensor of all, freed when backward has used it
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1), ignore_index=IGNORED)
 

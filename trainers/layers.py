@@ -55,6 +55,8 @@ class HeadNorm(nn.RMSNorm):
 class CausalSelfAttention(nn.Module):
     """Every position looks at itself and at what came before."""
 
+    rounds = False  # `trainers.rounding`
+
     def __init__(self, model: ModelPlan, kind: Attention) -> None:
         super().__init__()
         self.kind, self.dropout, self.head_dim = kind, model.dropout, head_dim(model)
@@ -73,7 +75,8 @@ class CausalSelfAttention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H, T, D)
         if by is not None:
             q, k = rotate(q, by), rotate(k, by)
-        y = causal_attention(self.kind, q, k, v, self.dropout if self.training else 0.0)  # heads side by side again
+        dropout = self.dropout if self.training else 0.0
+        y = causal_attention(self.kind, q, k, v, dropout, rounds=self.rounds)  # heads side by side again
         y = self.c_proj(y)
         return F.dropout(y, self.dropout, self.training)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from conf.choices import Adapter, AdapterTargets
 from preflight.plan import TrainerPlan
 from trainers.layers import MLP, CausalSelfAttention
 from trainers.precision import AUTOCAST_DTYPES
+from trainers.rounding import linear
 
 ATTENTION = ("query", "key", "value", "output")
 TARGETS = {
@@ -29,6 +29,8 @@ TARGETS = {
 
 class AdaptedLinear(nn.Linear):
     """A frozen linear and its adapters; `parts` are the slices of its output, in order, that have a name."""
+
+    rounds = False  # `trainers.rounding`
 
     def __init__(self, linear: nn.Linear, parts: dict[str, int], adapted: set[str], trainer: TrainerPlan) -> None:
         nn.Module.__init__(self)
@@ -51,12 +53,12 @@ class AdaptedLinear(nn.Linear):
             return y
         down = torch.cat([*self.lora_A.values()])
         blocks = [self.lora_B[name] if name in self.lora_B else down.new_zeros(n, 0) for name, n in self.widths.items()]
-        narrow = F.linear(x, down)  # (..., the ranks of all parts, side by side)
-        return y + self.scale * F.linear(narrow, torch.block_diag(*blocks))
+        narrow = linear(x, down, None, rounds=self.rounds)  # (..., the ranks of all parts, side by side)
+        return y + self.scale * linear(narrow, torch.block_diag(*blocks), None, rounds=self.rounds)
 
     def _frozen(self, x: Tensor) -> Tensor:
         if self.quantized is None:
-            return F.linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias, rounds=self.rounds)
         import bitsandbytes
 
         packed, state = self.quantized

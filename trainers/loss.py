@@ -19,13 +19,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from trainers.rounding import ROUNDED
+
 IGNORED = -1  # a target that does not count
 
 
-def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, n_chunk_tokens: int) -> Tensor:
+def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, n_chunk_tokens: int, *, rounds: bool = False) -> Tensor:
     """Inputs of the head (N, C), its weight (V, C), targets (N,) -> mean cross-entropy over those that count."""
     kind = x.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    autocast_dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    dtype = ROUNDED if rounds else autocast_dtype
     return _ChunkedLoss.apply(x, weight, targets, n_chunk_tokens, dtype, torch.is_grad_enabled())
 
 

@@ -24,7 +24,8 @@ def weight_dtype(precision: Precision) -> torch.dtype:
 def set_matmul_precision(precision: Precision, fp32: Float32Matmul = Float32Matmul.highest) -> None:
     """Of products of fp32 numbers: tf32 lets NVIDIA's tensor cores round them to 10 bits of mantissa.
 
-    `medium` rounds to bf16 where the processor multiplies bf16 in tiles (Intel AMX); elsewhere PyTorch keeps fp32.
+    `medium` rounds to bf16 where the processor multiplies bf16 in tiles (Intel AMX); on others with bf16 units PyTorch
+    keeps fp32, and the model rounds for itself (`trainers.rounding`).
     """
     if precision is Precision.tf32 and fp32 is Float32Matmul.highest:
         fp32 = Float32Matmul.high

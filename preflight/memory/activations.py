@@ -61,6 +61,7 @@ def activations_of(work: Workload) -> Activations:
     masks = work.mask_bytes * model.n_embd if model.dropout > 0 else 0
     norm = _norm_bytes(work)
     n_forward, n_backward = WIDE_WORKING[model.activation]
+    rounded = numerics.product * model.d_ff if numerics.product < numerics.compute else 0  # before it is fp32 again
     table = _rotation_elements(work)
     copies = 2 * numerics.compute * table if numerics.compute < FP32_BYTES else 0  # one for queries and one for keys
     layer = Layers(
@@ -80,7 +81,8 @@ def activations_of(work: Workload) -> Activations:
         norm_output=n_tokens * normed if numerics.casts_norm_output or work.loss_chunk_tokens else 0,
         head_input=n_tokens * half,
         forward_working=n_tokens * (3 * normed + n_forward * wide),
-        backward_working=n_tokens * (normed + (half if numerics.casts_norm_output else 0) + n_backward * wide),
+        backward_working=n_tokens
+        * (normed + (half if numerics.casts_norm_output else 0) + n_backward * wide + rounded),
         never_kept=n_tokens * (normed + norm) if _starts_frozen(work) else 0,
         logits=n_at_once * model.vocab_size,
     )
@@ -98,7 +100,7 @@ def _kept(work: Workload, layer: Layers, n_tokens: int, stream: int) -> Layers:
         return layer
     if work.recompute is Checkpointing.full:
         return Layers(n_tokens * stream, 0, 0, 0)
-    model, compute = work.model, work.numerics.compute
+    model, compute = work.model, work.numerics.product
     attention = compute * (q_dim(model) + 2 * kv_dim(model) + model.n_embd)
     if work.attention is Scores.none:
         attention += compute * q_dim(model) + FP32_BYTES * model.n_head
@@ -130,6 +132,13 @@ def _attention_bytes(work: Workload) -> int:
         n_channels += 2 * (heads - shared)
     n_readers = 1 if work.adapters is None else work.adapters.n_norm_readers
     inputs = _norm_outputs_bytes(work, n_readers) + _adapters_bytes(work)
+    rounds = work.attention is Scores.blocks and work.numerics.product < compute
+    if (copies_values or rounds) and model.qk_norm and compute == FP32_BYTES:
+        inputs += compute * (heads + 2 * shared)  # the norms keep what the matmul gave, values and all
+    if work.attention is not Scores.none and work.adapters is not None and not work.adapters.reads_attention:
+        inputs -= compute * heads  # only a fused kernel's backward pass needs it
+    if rounds:  # queries, keys and values are copies
+        n_channels, inputs = heads, inputs + work.numerics.product * (heads + 2 * shared)
     return inputs + compute * n_channels + _scores_bytes(work) * model.n_head + _query_key_norm_bytes(work)
 
 
@@ -185,7 +194,7 @@ def _scores_bytes(work: Workload) -> int:
     numerics, length = work.numerics, work.sequence_length
     has_dropout = work.model.dropout > 0
     if work.attention is Scores.blocks:
-        return (numerics.compute + has_dropout) * n_scores(length) // length
+        return (numerics.product + has_dropout) * n_scores(length) // length
     # softmax; what the product with the values takes: a cast, or dropout's result; its mask
     if has_dropout:
         return (numerics.softmax + work.mask_bytes + numerics.compute) * length

@@ -43,11 +43,13 @@ def _forward_in_chunks(scene: Scene, casts: int) -> Moment:
     work, states, acts = scene
     numerics = work.numerics
     weight_gradient = FP32_BYTES * states.head_gradient // numerics.weight
-    product = numerics.compute * states.head_gradient // numerics.weight
+    product = numerics.product * states.head_gradient // numerics.weight
     previous = (
-        numerics.compute if acts.logits < work.n_tokens * work.model.vocab_size else 0
+        numerics.product if acts.logits < work.n_tokens * work.model.vocab_size else 0
     )  # the last chunk's gradient
     logits = (previous + numerics.chunk_bytes_per_logit) * acts.logits
+    if numerics.product < numerics.compute:  # the head itself is rounded, once
+        weight_gradient += product
     at_logits = Moment(
         scene.everything_saved,
         states.kept_gradients,
@@ -58,7 +60,7 @@ def _forward_in_chunks(scene: Scene, casts: int) -> Moment:
         states.gathered,
     )
     at_product = at_logits._replace(
-        gradients_in_flight=weight_gradient + product, logits_and_loss=numerics.compute * acts.logits
+        gradients_in_flight=weight_gradient + product, logits_and_loss=numerics.product * acts.logits
     )
     return larger(at_logits, at_product)
 
@@ -87,6 +89,8 @@ def head_backward(scene: Scene, casts: int) -> Moment:
     work, states, acts = scene
     numerics = work.numerics
     product = numerics.compute * states.head_gradient // numerics.weight
+    if numerics.product < numerics.compute:  # before it is fp32 again
+        product += numerics.product * states.head_gradient // numerics.weight
     cast_back = Moment(
         scene.everything_saved,
         states.kept_gradients,

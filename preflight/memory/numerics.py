@@ -25,7 +25,8 @@ class Numerics(NamedTuple):
     """Of one kind of arithmetic."""
 
     weight: int  # trained parameters and their gradients, as the optimizer sees them
-    compute: int  # operands and results of matmuls
+    compute: int  # what is kept of operands and results of matmuls
+    product: int  # the same while they are multiplied, and in attention's blocks
     residual: int  # the stream between the blocks
     norm: int  # what norms keep of their input, and give out
     casts_weights: bool  # autocast keeps a 16-bit copy of every trained matrix it has met
@@ -44,11 +45,12 @@ class Numerics(NamedTuple):
 
 
 FULL = Numerics(
-    weight=FP32_BYTES, compute=FP32_BYTES, residual=FP32_BYTES, norm=FP32_BYTES, casts_weights=False,
-    loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=12, chunk_bytes_per_logit=8,
+    weight=FP32_BYTES, compute=FP32_BYTES, product=FP32_BYTES, residual=FP32_BYTES, norm=FP32_BYTES,
+    casts_weights=False, loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=12, chunk_bytes_per_logit=8,
 )  # fmt: skip
+ROUNDED = FULL._replace(product=HALF_BYTES, chunk_bytes_per_logit=10)  # `trainers.rounding`
 AUTOCAST = Numerics(
-    weight=FP32_BYTES, compute=HALF_BYTES, residual=FP32_BYTES, norm=FP32_BYTES, casts_weights=True,
+    weight=FP32_BYTES, compute=HALF_BYTES, product=HALF_BYTES, residual=FP32_BYTES, norm=FP32_BYTES, casts_weights=True,
     loss_forward_bytes_per_logit=8, loss_backward_bytes_per_logit=10, chunk_bytes_per_logit=6,
     loss_hole_bytes_per_logit=HALF_BYTES,
 )  # fmt: skip
@@ -56,8 +58,8 @@ CPU_AUTOCAST = AUTOCAST._replace(
     loss_forward_bytes_per_logit=10, loss_backward_bytes_per_logit=12, chunk_bytes_per_logit=10
 )
 PURE_HALF = Numerics(
-    weight=HALF_BYTES, compute=HALF_BYTES, residual=HALF_BYTES, norm=HALF_BYTES, casts_weights=False,
-    loss_forward_bytes_per_logit=4, loss_backward_bytes_per_logit=6, chunk_bytes_per_logit=6,
+    weight=HALF_BYTES, compute=HALF_BYTES, product=HALF_BYTES, residual=HALF_BYTES, norm=HALF_BYTES,
+    casts_weights=False, loss_forward_bytes_per_logit=4, loss_backward_bytes_per_logit=6, chunk_bytes_per_logit=6,
     softmax=HALF_BYTES, moment=HALF_BYTES,
 )  # fmt: skip
 CPU_PURE_HALF = PURE_HALF._replace(chunk_bytes_per_logit=10)
@@ -76,8 +78,10 @@ def with_half_stream(numerics: Numerics, *, on_cpu: bool) -> Numerics:
     return numerics._replace(residual=HALF_BYTES, norm=HALF_BYTES if on_cpu else FP32_BYTES, casts_weights=False)
 
 
-def numerics_of(precision: Precision, *, on_cpu: bool) -> Numerics:
-    """As `trainers.precision` sets it up."""
+def numerics_of(precision: Precision, *, on_cpu: bool, rounds: bool = False) -> Numerics:
+    """As `trainers.precision` and `trainers.rounding` set it up."""
+    if rounds:
+        return ROUNDED
     if precision is Precision.bf16_pure:
         return CPU_PURE_HALF if on_cpu else PURE_HALF
     if precision in (Precision.bf16, Precision.fp16):

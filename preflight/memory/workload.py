@@ -14,6 +14,7 @@ from preflight.hw_plan import CardKind
 from preflight.memory.numerics import FP32_BYTES, Numerics, compiled, numerics_of, with_half_stream
 from preflight.params import kv_dim, q_dim
 from preflight.plan import Checkpointing, ModelPlan, RunPlan, TrainerPlan
+from preflight.products import rounds_products
 
 # bitsandbytes' NF4 (Dettmers et al. 2023, arXiv:2305.14314): half a byte a weight and a scale for every 64, which
 # double quantisation stores in a byte, with an fp32 scale for every 256 of those.
@@ -55,6 +56,7 @@ class Adapters(NamedTuple):
     frozen_vectors: int  # of norms and biases
     n_norm_readers: int  # adapters that read the first norm's output
     n_mlp_readers: int  # and the second's
+    reads_attention: bool  # what attention gives: a frozen projection keeps no input
     reads_mlp_hidden: bool
     has_dropout: bool = False  # of every adapter's input: a mask and a copy
     n_copied: int = 0  # elements of a layer's adapters as they are put together for one matmul
@@ -113,7 +115,7 @@ def workload_of(plan: RunPlan) -> Workload:
     on_cpu = plan.hw.card.kind is CardKind.cpu
     is_sliced = world_size > 1 and trainer.parallel in (Parallel.zero2, Parallel.zero3)
     is_ddp = world_size > 1 and not is_sliced
-    numerics = _numerics(trainer, is_sliced=is_sliced, on_cpu=on_cpu)
+    numerics = _numerics(trainer, is_sliced=is_sliced, on_cpu=on_cpu, rounds=rounds_products(plan))
     return Workload(
         model=model,
         n_sequences=trainer.micro_batch_size,
@@ -137,9 +139,9 @@ def workload_of(plan: RunPlan) -> Workload:
     )
 
 
-def _numerics(trainer: TrainerPlan, *, is_sliced: bool, on_cpu: bool) -> Numerics:
+def _numerics(trainer: TrainerPlan, *, is_sliced: bool, on_cpu: bool, rounds: bool) -> Numerics:
     """FSDP2 gathers in the matmuls' type, and the stream follows; its blocks are compiled without the loss."""
-    numerics = numerics_of(trainer.precision, on_cpu=on_cpu)
+    numerics = numerics_of(trainer.precision, on_cpu=on_cpu, rounds=rounds)
     if is_sliced:
         return with_half_stream(numerics, on_cpu=on_cpu) if numerics.casts_weights else numerics
     return compiled(numerics) if trainer.compile else numerics
@@ -181,6 +183,7 @@ def _adapters(model: ModelPlan, trainer: TrainerPlan, numerics: Numerics) -> Ada
         frozen_vectors=numerics.weight,
         n_norm_readers=1,
         n_mlp_readers=n_up,
+        reads_attention=not is_query_value,
         reads_mlp_hidden=is_linear,
         n_copied=rank * (n_copied + n_others),
     )

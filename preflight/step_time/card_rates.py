@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import pow
 
-from conf.choices import Float32Matmul
 from preflight.hw_plan import Card, CardKind, HwPlan
-from preflight.plan import Precision, RunPlan
+from preflight.plan import Precision
 from preflight.priors import attention_fraction, matmul_fraction
 from preflight.step_time.constants import StepConstants
 
@@ -47,20 +46,6 @@ def peak_flops_per_second(card: Card, precision: Precision) -> float | None:
         precision = Precision.bf16
     as_fp32 = precision is Precision.tf32 or (precision is Precision.bf16 and not card.has_bf16)
     return rates.get(precision.value) or (rates.get(Precision.fp32.value) if as_fp32 else None)
-
-
-def matmul_precision(plan: RunPlan) -> Precision:
-    """What fp32 inputs are multiplied in: trainer.float32_matmul_precision lets the hardware round them first.
-
-    `high` is TF32 on CUDA; on CPUs `medium` is bf16 where there are units for it (torch.set_float32_matmul_precision).
-    """
-    trainer, card = plan.trainer, plan.hw.card
-    if trainer.precision is not Precision.fp32 or trainer.float32_matmul_precision is Float32Matmul.highest:
-        return trainer.precision
-    if card.kind is CardKind.cuda:
-        return Precision.tf32
-    is_rounded = card.kind is CardKind.cpu and trainer.float32_matmul_precision is Float32Matmul.medium
-    return Precision.bf16 if is_rounded and card.has_bf16 else Precision.fp32
 
 
 def card_rates(hw: HwPlan, precision: Precision, constants: StepConstants) -> CardRates | None:

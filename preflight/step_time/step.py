@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from preflight.band import Band, around
 from preflight.hw_plan import CardKind
 from preflight.plan import RunPlan
-from preflight.step_time.card_rates import card_rates, matmul_precision, peak_flops_per_second
+from preflight.products import product_precision
+from preflight.step_time.card_rates import card_rates, peak_flops_per_second
 from preflight.step_time.constants import CONSTANTS, StepConstants
 from preflight.step_time.flops import plan_flops_per_token
 from preflight.step_time.implementation import OUR_TRAINER, Implementation
@@ -41,7 +42,7 @@ def estimate_step_time(
     flops = float(plan_flops_per_token(plan) * tokens)
     peak = all_ranks_peak_flops_per_second(plan)
     the_constants = constants or CONSTANTS[plan.hw.card.kind]
-    rates = card_rates(plan.hw, matmul_precision(plan), the_constants)
+    rates = card_rates(plan.hw, product_precision(plan), the_constants)
     if rates is None:
         return _unknown(flops, peak)
     raw_terms = step_terms_seconds(plan, rates, the_constants, code)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conf.choices import Adapter, AdapterTargets, Attention, Optimizer, OptimizerKernel, Parallel
+from conf.choices import Adapter, AdapterTargets, Attention, Float32Matmul, Optimizer, OptimizerKernel, Parallel
 from preflight.attention_blocks import n_scores
 from preflight.memory.peak import estimate_memory
 from preflight.params import count_params
@@ -82,6 +82,23 @@ def test_written_out_attention_keeps_what_the_mask_leaves():
     scores = 12 * L * H * n_scores(1024) * 2
     difference = written.terms_bytes["activations_attention"] - fused.terms_bytes["activations_attention"]
     assert difference == pytest.approx(scores - 12 * 1024 * L * H * 4, rel=1e-3)
+
+
+def test_products_that_are_rounded_halve_what_attention_in_blocks_keeps():
+    """Queries, keys, values and half of the scores in 2 bytes; the norm's output and the values' sum in 4."""
+    cpu = {"card": "cpu", "precision": Precision.fp32, "attention": Attention.eager}
+    medium = of(float32_matmul_precision=Float32Matmul.medium, **cpu).terms_bytes["activations_attention"]
+    exact = of(**cpu).terms_bytes["activations_attention"]
+    length = 1024
+    assert medium == N * L * (4 * 2 * D + 2 * 3 * D + 2 * H * n_scores(length) // length)
+    assert exact - medium == N * L * 2 * (3 * D + H * n_scores(length) // length)
+
+
+def test_query_key_norms_in_fp32_keep_what_the_matmul_gave_beside_attentions_copies():
+    """Queries and keys normalised and their fp32 values, q, k and v as they came, the values copied: 4 bytes each."""
+    plain = {"card": "cpu", "precision": Precision.fp32, "attention": Attention.eager}
+    normed = of(model=replace(GPT2_124M, qk_norm=True), **plain).terms_bytes["activations_attention"]
+    assert normed - of(**plain).terms_bytes["activations_attention"] == N * L * (4 * (3 * D + 2 * D) + 4 * 2 * H)
 
 
 def test_selective_recomputation_is_between_none_and_full():
