@@ -55,6 +55,7 @@ class StepConstants:
     pass_seconds: float
     eager_layer_seconds: float
     compiled_layer_seconds: float
+    waking_layer_seconds: float  # on processors, where the threads of a rank are woken for each kernel and waited for
     sharding_fraction: float  # of the matmul rate left while gathers and reduce-scatters run beside it
     optimizer_bytes_per_param: float  # fused AdamW: reads weight, gradient, two moments; writes all but the gradient
     clip_bytes_per_param: float  # the norm reads, the scaling reads and writes
@@ -87,6 +88,7 @@ CUDA = StepConstants(
     pass_seconds=10e-3,
     eager_layer_seconds=2e-3,
     compiled_layer_seconds=3e-4,
+    waking_layer_seconds=0.0,
     sharding_fraction=0.91,
     optimizer_bytes_per_param=28.0,
     clip_bytes_per_param=12.0,
@@ -97,8 +99,9 @@ CUDA = StepConstants(
 # Two cores of a Zen 4 server, torch 2.13, 18 models of 0.4M to 11M parameters in bf16 and fp32, 2026-11-30: matmuls at
 # 0.54 of 64 operations a cycle (0.9 on an Intel with two AVX-512 units), attention at 0.36 of that rate, elementwise
 # work at 180 bytes an element and layer, AdamW and clipping at twice their traffic, and 6 ms of a layer that no size
-# changes: some hundred kernels, each of which wakes the other threads and waits for them, so that the host's time is
-# not hidden but added. The 18 are met within 4 % (median) and 12 % (worst); torch.compile takes 0.98 of eager there.
+# changes, not hidden but added: 2 ms for some hundred kernels (a layer of 16 tokens: 1.4 to 1.9 ms with one thread as
+# with two), the rest for waking the other threads and waiting for them at each, which a rank of one thread does not.
+# The 18 are met within 4 % (median) and 12 % (worst); torch.compile takes 0.98 of eager there.
 # Dropout: a random number takes 7.5 ns of one thread, however many there are (PyTorch draws them in parallel on Intel's
 # processors alone, where this is too much); ten steps of 30 to 155 ms more than without it are met within a quarter.
 # PyTorch's own attention, which then computes whole squares: 1.1 to 1.6 of what four such steps took more.
@@ -122,8 +125,9 @@ CPU = StepConstants(
     eager_loss_bytes=30.0,
     compiled_loss_bytes=29.0,
     pass_seconds=1e-3,
-    eager_layer_seconds=6e-3,
-    compiled_layer_seconds=6e-3,
+    eager_layer_seconds=2e-3,
+    compiled_layer_seconds=2e-3,
+    waking_layer_seconds=4e-3,
     sharding_fraction=1.0,
     optimizer_bytes_per_param=42.0,
     clip_bytes_per_param=18.0,
@@ -154,6 +158,7 @@ MPS = StepConstants(
     pass_seconds=15e-3,
     eager_layer_seconds=5e-3,
     compiled_layer_seconds=3e-3,
+    waking_layer_seconds=0.0,
     sharding_fraction=1.0,
     optimizer_bytes_per_param=60.0,  # not fused
     clip_bytes_per_param=12.0,

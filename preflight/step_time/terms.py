@@ -254,6 +254,14 @@ def _host_seconds(plan: RunPlan, constants: StepConstants, recomputed_fraction: 
     measured = plan.hw.measured if plan.hw.card.kind is not CardKind.cpu else None
     eager = (measured.layer_seconds if measured is not None else None) or constants.eager_layer_seconds
     per_layer = constants.compiled_layer_seconds if plan.trainer.compile else eager
+    if _has_threads_to_wake(plan):
+        per_layer += constants.waking_layer_seconds
     n_passes = (FORWARD_AND_BACKWARD + recomputed_fraction) / FORWARD_AND_BACKWARD
     of_the_pass = (measured.pass_seconds if measured is not None else None) or constants.pass_seconds
     return of_the_pass + plan.model.n_layer * per_layer * n_passes
+
+
+def _has_threads_to_wake(plan: RunPlan) -> bool:
+    """The ranks of a node share its cores (`trainers.distributed`); whose number is unknown has many."""
+    n_cores = plan.hw.n_cpu_cores
+    return n_cores is None or n_cores // plan.hw.n_gpus_per_node > 1

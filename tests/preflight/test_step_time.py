@@ -127,6 +127,14 @@ def test_small_models_wait_for_the_host() -> None:
     assert estimate.terms_seconds["launch_floor"] > 0.5 * estimate.seconds.mid
 
 
+def test_rank_with_one_core_has_no_threads_to_wake() -> None:
+    """2 layers on 2 cores: 1 ms and 2 x (2 + 4) ms; a rank a core 1 ms and 2 x 2 ms."""
+    both, each = (build_plan(model="tiny", card="cpu", n_gpus=n, compile=False) for n in (1, 2))
+    both, each = (replace(plan, hw=replace(plan.hw, n_cpu_cores=2)) for plan in (both, each))
+    assert estimate_step_time(both).terms_seconds["launch_floor"] == pytest.approx(13e-3)
+    assert estimate_step_time(each).terms_seconds["launch_floor"] == pytest.approx(5e-3)
+
+
 def test_unknown_rate_gives_unknown_time() -> None:
     estimate = estimate_step_time(build_plan(card=replace(RTX_4090, peak_flops_per_second={})))
     assert estimate.seconds is None
