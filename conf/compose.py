@@ -63,8 +63,8 @@ def compose(argv: Sequence[str], chosen: Chosen | None = None) -> Request:
     if flags.completion is not None:
         return Request(config=None, grid=(), text=flags.completion, overrides=tuple(lines), notes=notes)
     given, repeated = last_ones(phrases(lines))
-    notes = (*notes, *repeated)
     parsed, faults = judge.judge_all(given, multirun=flags.multirun)
+    notes = (*notes, *repeated, *judge.overruled(parsed))
     if problems or faults:
         raise ConfigError([*problems, *faults])
     empty = Request(config=None, grid=(), text=None, overrides=tuple(lines), notes=notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -13,7 +14,8 @@ from conf import names
 from conf.choices import Action
 from conf.hardware import GROUP as HW
 from conf.register import GROUPS, options
-from preflight.resolve.hw_names import likely_hw, parse_hw, similar_cards
+from preflight.errors import Problem
+from preflight.resolve.hw_names import is_same_machine, likely_hw, parse_hw, similar_cards
 from preflight.resolve.ranges import RANGES
 
 _SHORT = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -128,6 +130,18 @@ def for_card(name: str) -> str:
     if meant is not None:
         return f"{HW}={meant} {HW}.card={parse_hw(meant)['card']}"
     return f"{HW}.card={[*similar_cards(name), 'auto'][0]}"
+
+
+def for_two(group: str, chosen: str, path: str, named: str) -> Iterator[Problem]:
+    """A choice and an option that contradict each other; nothing where they agree."""
+    first, whole = chosen, named
+    if group == HW:
+        machine = parse_hw(chosen)
+        first, counts = str(machine["card"]), [str(n) for n in list(machine.values())[1:]]
+        whole = "x".join([*(counts[1:] if counts[:1] == ["1"] else counts), named])
+    if not (is_same_machine(first, named) if group == HW else first == named):
+        message = f"{group}={chosen} is another one; which of the two is meant?"
+        yield Problem(path=path, value=named, message=message, fix=f"{group}={whole}, or {path}={first}")
 
 
 def for_value(key: str, hint: Any, text: str) -> str:

@@ -25,8 +25,9 @@ from conf.register import GROUPS, options
 from conf.schema import Config
 from conf.words import NO_DASHES, NO_EQUALS, Phrase
 from preflight.errors import Problem
-from preflight.resolve.hw_names import is_machine, likely_hw, unknown_card
+from preflight.resolve.hw_names import is_machine, likely_hw, parse_hw, unknown_card
 
+IDENTITIES = {HW: f"{HW}.card", "data": "data.kind", "tracking": "tracking.backend"}
 _MEANS_SOMETHING = re.compile(r"[,=()\[\]{}'\"\\]")  # to the grammar: a list, a call, quotes
 _SWEEP_CALL = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag|int|float|str|bool)\(")
 
@@ -51,7 +52,31 @@ def judge_all(given: Sequence[Phrase], *, multirun: bool) -> tuple[list[Override
     parser = OverridesParser.create(config_loader=None)
     judged = [_judge_phrase(parser, phrase, multirun=multirun) for phrase in given]
     problems = [problem for each in judged for problem in each.problems]
-    return [each.parsed for each in judged if each.parsed is not None], problems
+    sound = [each.parsed for each in judged if each.parsed is not None]
+    return sound, [*problems, *_contradictions(sound)]
+
+
+def overruled(sound: Sequence[Override]) -> list[str]:
+    """`hw=4x4090 hw.n_gpus_per_node=8`: the number in the name does not count, and a note says so."""
+    given = {override.key_or_group: override.value() for override in sound if not override.is_sweep_override()}
+    counts = [(path, given[path]) for path in (f"{HW}.n_nodes", f"{HW}.n_gpus_per_node") if path in given]
+    if not counts or HW not in given:
+        return []
+    named = parse_hw(str(given[HW]))
+    return [
+        f"{HW}={given[HW]} and {path}={count}: {path} counts"
+        for path, count in counts
+        if named.get(path.removeprefix(f"{HW}."), count) != count
+    ]
+
+
+def _contradictions(sound: Sequence[Override]) -> Iterator[Problem]:
+    """`hw=4x4090 hw.card=h100`: a group's choice, and the one option of it that says the same, say different things."""
+    given = {override.key_or_group: override for override in sound if not override.is_sweep_override()}
+    for group, path in IDENTITIES.items():
+        if group in given and path in given:
+            chosen, named = str(given[group].value()), str(given[path].value())
+            yield from _fixes().for_two(group, chosen, path, named)
 
 
 def _judge_phrase(parser: OverridesParser, phrase: Phrase, *, multirun: bool) -> Judged:

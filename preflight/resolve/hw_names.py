@@ -49,6 +49,13 @@ def is_machine(name: str) -> bool:
     return name.strip().lower() in NOT_CARDS or _is_card(name)
 
 
+def is_same_machine(one: str, other: str) -> bool:
+    """`RTX 4090` and `4090` are one card."""
+    if one.strip().lower() == other.strip().lower():
+        return True
+    return _is_card(one) and _is_card(other) and find_card(one) == find_card(other)
+
+
 def unknown_card(name: str) -> str:
     """What to say about it."""
     near = similar_cards(name)

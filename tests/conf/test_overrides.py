@@ -141,6 +141,33 @@ def notes_and_config(*argv: str) -> tuple[tuple[str, ...], Config]:
     return request.notes, request.config
 
 
+@pytest.mark.parametrize(
+    ("typed", "path", "fixes"),
+    [
+        (["hw=4x4090", "hw.card=h100"], "hw.card", ["hw=4xh100", "hw.card=4090"]),
+        (["hw.card=4090", "hw=2x8xh100"], "hw.card", ["hw=2x8x4090", "hw.card=h100"]),
+        (["hw=auto", "hw.card=4090"], "hw.card", ["hw=4090", "hw.card=auto"]),
+        (["data=stdlib", "data.kind=bin"], "data.kind", ["data=bin", "data.kind=stdlib"]),
+        (["tracking=none", "tracking.backend=wandb"], "tracking.backend", ["tracking=wandb", "tracking.backend=none"]),
+    ],
+)
+def test_choice_and_option_that_contradict_each_other_are_both_named(typed, path, fixes):
+    ((told_path, message, told_fix),) = problems_of(*typed)
+    assert told_path == path
+    assert "is another one; which of the two is meant?" in message
+    assert told_fix == ", or ".join(fixes)
+    for fix in fixes:
+        compose([*typed, fix])
+
+
+def test_choice_and_option_that_agree_are_no_fault_and_a_number_given_again_is_told():
+    assert notes_and_config("hw=4x4090", "hw.card=RTX 4090", "data=stdlib", "data.kind=stdlib")[0] == ()
+    notes, config = notes_and_config("hw=4x4090", "hw.n_gpus_per_node=8")
+    assert notes == ("hw=4x4090 and hw.n_gpus_per_node=8: hw.n_gpus_per_node counts",)
+    assert config.hw.n_gpus_per_node == 8
+    assert notes_and_config("hw=h100", "hw.n_gpus_per_node=8")[0] == ()
+
+
 def test_grid_that_may_be_a_decimal_comma_says_what_was_understood():
     request = compose(["-m", "budget.max_hours=1,5", "trainer.n_steps=5,6", "seed=1,2"])
     assert len(request.grid) == 8
