@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from preflight import presence
 from preflight.plan import RunPlan
 from preflight.planfile import from_jsonable
+from trainers.importing import few_collections
 from trainers.outcome import Outcome, as_outcome, first_failure
 from trainers.signals import LAUNCHER_VARIABLE, StopRequest
 from trainers.warn import warn
@@ -25,9 +26,12 @@ def run_rank(
     progress: TextIO,
 ) -> Outcome:
     """Train as this rank of the world that the environment describes."""
-    from trainers.blame import failure_of
-    from trainers.job import Job
-    from trainers.pretrain import train  # torch: seconds
+    with few_collections():
+        import torch._dynamo  # noqa: F401 - by the first optimizer in any case
+
+        from trainers.blame import failure_of
+        from trainers.job import Job
+        from trainers.pretrain import train  # torch: seconds
 
     rank = int(os.environ.get("RANK", 0))
     running, plan = document["running"], from_jsonable(RunPlan, document["plan"])

@@ -31,9 +31,12 @@ def main() -> int:
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     from pathlib import Path
 
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import get_args_parser, run
+    from trainers.importing import few_collections
+
+    with few_collections():
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.run import get_args_parser, run
 
     from trainers.oom_kill import was_killed_for_memory
     from trainers.outcome import stop_code

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from preflight.errors import PreflightError
 from trainers.agreement import differences
+from trainers.importing import few_collections
 from trainers.outcome import Outcome, abandon, clear_failures
 from trainers.signals import StopRequest, stop_with_parent
 from trainers.warn import warn
@@ -35,7 +36,8 @@ def publish(message: dict[str, Any]) -> None:
 
 def receive() -> dict[str, Any]:
     """Rank 0's word; PreflightError when none comes."""
-    from torch.distributed import DistStoreError
+    with few_collections():
+        from torch.distributed import DistStoreError
 
     try:
         word = dict(json.loads(_store().get(_key())))
@@ -81,7 +83,8 @@ def train(word: Mapping[str, Any], *, started_unix: float, progress: TextIO) -> 
 
 
 def _store() -> TCPStore:
-    from torch._C._distributed_c10d import TCPStore
+    with few_collections():
+        from torch._C._distributed_c10d import TCPStore
 
     agent_has_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return TCPStore(
