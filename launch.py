@@ -97,6 +97,11 @@ def _lead(the_answer: Answer, started_unix: float) -> int:
     from trainers.backends import torchrun
 
     decided, run_dir = the_answer.bill, the_answer.run_dir
+    try:
+        torchrun.require_torch()
+    except PreflightError as error:
+        complain(str(error))
+        return error.exit_code
     if decided is None or run_dir is None:
         torchrun.publish({"exit_code": the_answer.exit_code, "document": None})
         return the_answer.exit_code

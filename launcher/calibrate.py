@@ -111,7 +111,7 @@ def _why_not(bill: Bill, at_most_usd: float | None) -> tuple[ExitCode, str] | No
     plan = bill.plan
     for finding in bill.verdict.findings:
         if finding.exit_code == ExitCode.WRONG_MACHINE:
-            return ExitCode.WRONG_MACHINE, f"only this machine can be measured here: {finding.message}"
+            return ExitCode.WRONG_MACHINE, f"only this machine, as it is, can be measured here: {finding.message}"
         if finding.check == "place.runs_dir":
             return ExitCode.CONFIG, f"measurements could not be kept: {finding.message}. Fix: {finding.fix}"
     limit = plan.budget.max_cost_usd

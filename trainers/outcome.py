@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from trainers.warn import warn
 
 IN_ORDER = frozenset({ExitCode.STOPPED_AT_BUDGET, ExitCode.INTERRUPTED, ExitCode.TERMINATED})  # checkpoint saved
 FAILURES = "failures"  # one file a rank, and one of the agent
+NO_ROOM = re.compile(r"failed to map segment|cannot (?:map|allocate|apply)", re.IGNORECASE)  # of the dynamic linker
 UNSEEN = "a signal"  # which one only the parent of the rank knows
 
 
@@ -89,6 +91,20 @@ def _read_failure(path: Path) -> Failure | None:
         return Failure(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def not_loaded(rank: int, error: Exception) -> Failure:
+    """PyTorch does not even start: an installation that is broken, or no room for its libraries."""
+    words = (str(error).strip().splitlines() or [""])[0]
+    lacks_room = isinstance(error, MemoryError | SystemError) or NO_ROOM.search(words) is not None
+    cure = "ulimit -v unlimited, or more memory" if lacks_room else "pip install --force-reinstall torch"
+    told = f"{type(error).__name__}: {words}".rstrip(": ")
+    return Failure(
+        rank=rank,
+        exit_code=ExitCode.WRONG_MACHINE,
+        reason=f"rank {rank}: PyTorch cannot be loaded: {told}\n  To fix: {cure}",
+        unix_seconds=time.time(),
+    )
 
 
 def stop_code(signal_name: str) -> int:

@@ -11,7 +11,7 @@ from preflight import presence
 from preflight.plan import RunPlan
 from preflight.planfile import from_jsonable
 from trainers.importing import few_collections
-from trainers.outcome import Outcome, as_outcome, first_failure
+from trainers.outcome import Failure, Outcome, as_outcome, first_failure, not_loaded, write_failure
 from trainers.signals import LAUNCHER_VARIABLE, StopRequest
 from trainers.warn import warn
 
@@ -26,14 +26,19 @@ def run_rank(
     progress: TextIO,
 ) -> Outcome:
     """Train as this rank of the world that the environment describes."""
+    rank = int(os.environ.get("RANK", 0))
+    try:
+        with few_collections():
+            import torch._dynamo  # noqa: F401 - by the first optimizer in any case
+    except Exception as error:  # noqa: BLE001 - libraries that are half there fail in any way
+        failure = not_loaded(rank, error)
+        write_failure(run_dir, failure, author=f"rank-{rank}")
+        return _told(failure)
     with few_collections():
-        import torch._dynamo  # noqa: F401 - by the first optimizer in any case
-
         from trainers.blame import failure_of
         from trainers.job import Job
         from trainers.pretrain import train  # torch: seconds
 
-    rank = int(os.environ.get("RANK", 0))
     running, plan = document["running"], from_jsonable(RunPlan, document["plan"])
     job = Job(
         plan=plan,
@@ -56,6 +61,10 @@ def run_rank(
             failure = first_failure(run_dir) or failure_of(rank, 0, error)  # else it is on another node
         else:
             return Outcome(exit_code=measured.exit_code, reason=measured.exit_reason)
+    return _told(failure)
+
+
+def _told(failure: Failure) -> Outcome:
     if LAUNCHER_VARIABLE not in os.environ:  # else launch.py says it, once for all ranks
         warn(failure.reason)
     return as_outcome(failure)

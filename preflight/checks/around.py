@@ -9,10 +9,11 @@ from preflight.estimate import Estimate
 from preflight.hw_plan import CardKind
 from preflight.machine.snapshot import Machine
 from preflight.plan import RunPlan
-from preflight.units import GIB, format_bytes
+from preflight.units import GIB, MIB, format_bytes
 from preflight.verdict.judge import Finding
 
 SHM_BYTES = GIB  # NCCL takes some 10 MB a channel and pair of ranks; docker's default of 64 MB is too little (nccl#342)
+MAPPED_BYTES = 400 * MIB  # beside what is used: libraries, stacks, heaps; 430 to 580, torch 2.13, one and two threads
 FILES_PER_RANK = 64  # sockets to every other rank of the node, pipes, libraries, token files, logs
 FILES_BESIDES = 256
 TOKEN_BYTES = {"uint16": 2, "uint32": 4}
@@ -26,6 +27,7 @@ def judge_around(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[F
     """What is to be said of the way between the ranks and to the data."""
     yield from _shared_memory(plan, machine)
     yield from _open_files(plan, machine)
+    yield from _address_space(plan, machine, needs)
     yield from _port(plan, machine)
     yield from _nodes(plan, machine)
     yield from _network(plan, machine)
@@ -51,6 +53,20 @@ def _open_files(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
     if limit is not None and limit < wanted:
         message = f"a process may open {limit} files, {plan.hw.n_gpus_per_node} ranks take up to {wanted}"
         yield warning("host.files", message, f"ulimit -n {max(4096, wanted)}")
+
+
+def _address_space(plan: RunPlan, machine: Machine, needs: Estimate) -> Iterator[Finding]:
+    """`ulimit -v` counts what is mapped, much of which is never touched."""
+    limit = machine.around.address_space_bytes
+    if limit is None:
+        return
+    fix = "ulimit -v unlimited (a limit of the container or of control groups counts what is used)"
+    if plan.hw.card.kind is not CardKind.cpu:
+        message = f"a process may map {format_bytes(limit)} (ulimit -v); a card's driver maps more than the card has"
+        yield warning("host.address_space", message, fix)
+    elif limit < (wanted := MAPPED_BYTES + needs.memory.device.mid):
+        message = f"a process may map {format_bytes(limit)} (ulimit -v), PyTorch and the run map {format_bytes(wanted)}"
+        yield machine_error("host.address_space", message, fix)
 
 
 def _port(plan: RunPlan, machine: Machine) -> Iterator[Finding]:

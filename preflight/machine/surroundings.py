@@ -33,13 +33,14 @@ class Surroundings:
     safetensors: str | None
     pyarrow: str | None
     tokenizers: str | None
+    address_space_bytes: int | None  # that a process may map (ulimit -v); None: no limit
     environment: Mapping[str, str]  # variables that ranks inherit and that change how they talk
 
 
 NOTHING_KNOWN = Surroundings(
     shm_bytes=None, n_open_files=None, interfaces=(), has_infiniband=None, port=DEFAULT_PORT, port_is_free=True,
     disk=None, torch_cuda=None, triton=None, bitsandbytes=None, safetensors=None, pyarrow=None, tokenizers=None,
-    environment={},
+    address_space_bytes=None, environment={},
 )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def look_around(
         disk=disk_kind(folder, root),
         torch_cuda=torch_cuda(search_path),
         **package_versions(PACKAGES, search_path),
+        address_space_bytes=address_space_bytes(),
         environment={name: value for name, value in environment.items() if name.startswith(NCCL_PREFIXES)},
     )
 
@@ -144,11 +146,21 @@ def _shm_bytes(place: Path) -> int | None:
 
 
 def _n_open_files() -> int | None:
+    return _soft_limit("RLIMIT_NOFILE")
+
+
+def address_space_bytes() -> int | None:
+    """Of each process."""
+    return _soft_limit("RLIMIT_AS")
+
+
+def _soft_limit(name: str) -> int | None:
+    """None: no limit, or none that this system has."""
     try:
         import resource
     except ImportError:  # Windows
         return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, _ = resource.getrlimit(getattr(resource, name))
     return None if soft == resource.RLIM_INFINITY else soft
 
 

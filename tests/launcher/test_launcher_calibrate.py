@@ -102,7 +102,7 @@ def test_dry_run_measures_nothing(desk: Path, capsys: pytest.CaptureFixture[str]
 
 def test_machine_that_is_not_here_cannot_be_measured(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert launch(desk, "hw=4x4090") == ExitCode.WRONG_MACHINE
-    assert "only this machine can be measured here" in capsys.readouterr().out
+    assert "only this machine, as it is, can be measured here" in capsys.readouterr().out
 
 
 def test_probe_that_fails_leaves_the_steps(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -132,6 +132,18 @@ def test_shared_memory_of_a_container(make_plan: MakePlan):
     assert found(make_plan(), machine(gpu(), around=small), "host.shm") is None  # one rank talks to nobody
 
 
+def test_address_space_that_pytorch_does_not_fit_into(make_plan: MakePlan):
+    on_cpu = make_plan(model="tiny", card="cpu", sequence_length=32)
+    finding = found(on_cpu, machine(around=around(address_space_bytes=500 * MIB)), "host.address_space")
+    assert finding is not None
+    assert (finding.severity, finding.exit_code) == (Severity.error, 4)
+    assert finding.message.startswith("a process may map 500 MiB (ulimit -v), PyTorch and the run map ")
+    assert found(on_cpu, machine(around=around(address_space_bytes=4 * GIB)), "host.address_space") is None
+    on_card = found(make_plan(), machine(gpu(), around=around(address_space_bytes=4 * GIB)), "host.address_space")
+    assert on_card is not None
+    assert on_card.severity is Severity.warning  # how much a driver maps is its own affair
+
+
 def test_open_files(make_plan: MakePlan):
     cards = [gpu(i) for i in range(8)]
     finding = found(make_plan(n_gpus=8), machine(*cards, around=around(n_open_files=256)), "host.files")

@@ -16,6 +16,7 @@ from preflight.planfile import to_jsonable
 from trainers import checkpoint, meters, pretrain
 from trainers.blame import failure_of
 from trainers.job import Job
+from trainers.outcome import first_failure, not_loaded
 from trainers.pretrain import train
 from trainers.rank import run_rank
 from trainers.signals import LAUNCHER_VARIABLE, StopRequest
@@ -74,3 +75,22 @@ def test_train_tells_the_first_cause_when_the_disk_refuses_every_word(
         train(job)
     assert capsys.readouterr().err.count("actual.json was not written") == 1
     assert not (job.run_dir / "actual.json").exists()  # an empty one would be taken for a measurement
+
+
+def test_rank_without_a_pytorch_that_loads_says_so_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delenv(LAUNCHER_VARIABLE, raising=False)
+    outcome = run_rank({}, tmp_path, StopRequest(), started_unix=0.0, resume=False, progress=sys.stdout)
+    assert outcome.exit_code == 4
+    assert outcome.reason.startswith("rank 0: PyTorch cannot be loaded: ModuleNotFoundError: ")
+    assert first_failure(tmp_path) is not None
+    assert capsys.readouterr().err.splitlines()[-1] == "  To fix: pip install --force-reinstall torch"
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("libtorch_cpu.so: failed to map segment from shared object"), MemoryError(), SystemError("x")]
+)
+def test_rank_tells_a_lack_of_room_from_a_broken_installation(error: Exception):
+    assert not_loaded(0, error).reason.endswith("To fix: ulimit -v unlimited, or more memory")

@@ -32,17 +32,20 @@ def main() -> int:
     from pathlib import Path
 
     from trainers.importing import few_collections
-
-    with few_collections():
-        from torch.distributed.elastic.multiprocessing.api import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.run import get_args_parser, run
-
     from trainers.oom_kill import was_killed_for_memory
-    from trainers.outcome import stop_code
+    from trainers.outcome import not_loaded, stop_code, write_failure
 
-    was_killed_for_memory()  # it counts from now on
     run_dir, arguments = Path(sys.argv[1]), sys.argv[2:]
+    try:
+        with few_collections():
+            from torch.distributed.elastic.multiprocessing.api import SignalException
+            from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+            from torch.distributed.run import get_args_parser, run
+    except Exception as error:  # noqa: BLE001 - libraries that are half there fail in any way
+        failure = not_loaded(0, error)
+        write_failure(run_dir, failure, author="agent")
+        return failure.exit_code
+    was_killed_for_memory()  # it counts from now on
     ended = hurry_after_a_failure()
     try:
         run(get_args_parser().parse_args(arguments))

@@ -16,7 +16,9 @@ from typing import TextIO
 from preflight import presence
 from preflight.errors import ExitCode
 from preflight.hw_plan import CardKind
+from preflight.machine.surroundings import address_space_bytes
 from preflight.plan import RunPlan
+from preflight.units import format_bytes
 from trainers.oom_kill import was_killed_for_memory
 from trainers.outcome import Outcome, as_outcome, clear_failures, first_failure, killed, stop_code
 from trainers.signals import (
@@ -166,5 +168,7 @@ def _outcome(run_dir: Path, code: int, received: list[str], *, has_agent: bool) 
     if code in STOPPED_BY:
         return Outcome(exit_code=code, reason=f"{STOPPED_BY[code]} to the training processes, not to launch.py")
     known = code in set(ExitCode)
-    reason = f"the training process ended with exit code {code}"
+    limit = address_space_bytes()
+    room = "" if limit is None else f"; it may map no more than {format_bytes(limit)} (ulimit -v)"
+    reason = f"the training process ended with exit code {code}{room}"
     return Outcome(exit_code=code if known else ExitCode.TRAINING_FAILED, reason=reason)

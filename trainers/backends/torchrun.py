@@ -14,10 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from preflight.errors import PreflightError
+from preflight.errors import PreflightError, WrongMachine
 from trainers.agreement import differences
 from trainers.importing import few_collections
-from trainers.outcome import Outcome, abandon, clear_failures
+from trainers.outcome import Outcome, abandon, clear_failures, not_loaded
 from trainers.signals import StopRequest, stop_with_parent
 from trainers.warn import warn
 
@@ -36,6 +36,7 @@ def publish(message: dict[str, Any]) -> None:
 
 def receive() -> dict[str, Any]:
     """Rank 0's word; PreflightError when none comes."""
+    require_torch()
     with few_collections():
         from torch.distributed import DistStoreError
 
@@ -49,6 +50,15 @@ def receive() -> dict[str, Any]:
             f"rank {rank} heard nothing from rank 0 at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
             f"within {WAIT_SECONDS:.0f} s; rank 0's own output says why ({type(error).__name__})"
         ) from error
+
+
+def require_torch() -> None:
+    """The ranks meet in a store of PyTorch's."""
+    try:
+        with few_collections():
+            import torch  # noqa: F401
+    except Exception as error:
+        raise WrongMachine(not_loaded(int(os.environ["RANK"]), error).reason) from error
 
 
 def _tell_differences(word: Mapping[str, Any]) -> None:
