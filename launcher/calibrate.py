@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from conf.choices import ReportChoice
-from conf.schema import Config
+from conf.schema import CalibrateConfig, Config
 from launcher.finish import record
 from launcher.output import complain, say
-from launcher.short_run import MIN_STEPS, n_steps_within, shortened, with_n_steps
+from launcher.short_run import MIN_STEPS, n_steps_within, seconds_of_the_fewest, shortened, with_n_steps
 from preflight import rundir
 from preflight.actual import Actual
 from preflight.bill import Bill, for_launch, make_bill
@@ -33,7 +33,14 @@ from preflight.estimate import Estimate
 from preflight.hw_plan import CardKind
 from preflight.plan import Precision, RunPlan
 from preflight.record import append_line
-from preflight.report.calibration import after_lines, before_lines, calibration_document, probe_lines
+from preflight.report.calibration import (
+    after_lines,
+    before_lines,
+    calibration_document,
+    longer_seconds,
+    probe_lines,
+)
+from preflight.resolve.ranges import RANGES
 from preflight.units import SECONDS_PER_HOUR
 from preflight.verdict.judge import Finding
 from trainers.backends import local
@@ -43,6 +50,7 @@ PROBE_SHARE = 0.35  # of the time; the rest is for the steps
 IMPORT_SECONDS = 15.0  # that the probe's process may take to start beyond its share
 STOP_SHARE = 0.85  # of the time, then the trainer is asked to stop: it saves a checkpoint first
 GRACE_SHARE = 0.1
+ROUND_SECONDS = 5  # a limit is proposed in steps of so many
 Planned = tuple[RunPlan, tuple[Finding, ...]]
 
 
@@ -80,7 +88,7 @@ def calibrate(config: Config, planned: Callable[[], Planned], began_unix: float)
     work = Calibration(before=bill, deadline=time.monotonic() + limits.max_seconds)
     _probe(work, limits.max_seconds)
     if work.found is not None and not as_json:
-        say("\n".join(probe_lines(plan.hw, work.found)))
+        say("\n".join(probe_lines(plan.hw, work.found, limits.max_seconds)))
     _take_steps(work, config, planned, began_unix)
     after = make_bill(*planned())
     if as_json:
@@ -141,7 +149,8 @@ def _probe(work: Calibration, max_seconds: float) -> None:
 def _why_not_measured(error: Exception, max_seconds: float) -> str:
     """A timeout's own words are the whole command."""
     if isinstance(error, subprocess.TimeoutExpired):
-        return f"not within calibrate.max_seconds={max_seconds:g}; a busy machine needs more to start alone"
+        longer = f"calibrate.max_seconds={longer_seconds(max_seconds):g} may do"
+        return f"not within calibrate.max_seconds={max_seconds:g}; a busy machine needs more to start alone: {longer}"
     return str(error)
 
 
@@ -185,15 +194,24 @@ def _take_steps(work: Calibration, config: Config, planned: Callable[[], Planned
     if not work.why_no_steps:
         n_steps = n_steps_within(bill.plan, left_seconds, limits.max_steps)
         if n_steps == 0:
-            work.why_no_steps = (
-                f"not even two steps fit calibrate.max_seconds={limits.max_seconds:g}; "
-                f"calibrate.max_seconds={min(3600, 4 * limits.max_seconds):g} may do, or fewer trainer.tokens_per_step="
-            )
+            work.why_no_steps = _too_few(bill.plan, limits, limits.max_seconds - (work.deadline - time.monotonic()))
     if work.why_no_steps:
         return
     work.short = shortened(bill.plan, n_steps, GRACE_SHARE * limits.max_seconds)
     decided_seconds = max(0.0, time.time() - began_unix - (limits.max_seconds - (work.deadline - time.monotonic())))
     _run(work, findings, decided_seconds, left_seconds)
+
+
+def _too_few(plan: RunPlan, limits: CalibrateConfig, gone_seconds: float) -> str:
+    """And the limit within which two steps should fit: the probe's start and share, then theirs."""
+    start_seconds = max(0.0, gone_seconds - PROBE_SHARE * limits.max_seconds)
+    needed = (seconds_of_the_fewest(plan, limits.max_steps) + start_seconds) / (STOP_SHARE - PROBE_SHARE)
+    enough = ROUND_SECONDS * (int(needed / ROUND_SECONDS) + 1)
+    more = f"calibrate.max_seconds={enough:g} should do" if enough <= RANGES["calibrate.max_seconds"].high else ""
+    fewer = "fewer trainer.tokens_per_step="
+    return f"not even two steps fit calibrate.max_seconds={limits.max_seconds:g}; " + (
+        f"{more}, or {fewer}" if more else fewer
+    )
 
 
 def _why_no_steps(bill: Bill) -> str:

@@ -15,13 +15,24 @@ CAUTION = 1.5  # times the expected step: the deadline should not be what ends t
 
 def n_steps_within(plan: RunPlan, seconds: float, max_steps: int) -> int:
     """As many as fit beside start-up, compilation, one evaluation and one checkpoint; 0: not even MIN_STEPS."""
-    needs = estimate(shortened(plan, max_steps, 1.0))
-    if needs.step.seconds is None:  # nobody knows: try, the deadline ends it
+    besides, step_seconds = _seconds_of(plan, max_steps)
+    if step_seconds is None:  # nobody knows: try, the deadline ends it
         return max_steps
-    besides = sum(term for name, term in needs.wall.terms_seconds.items() if name != "steps")
-    fitting = int((seconds - besides) / (CAUTION * needs.step.seconds.mid))
-    n_steps = min(max_steps, fitting)
+    n_steps = min(max_steps, int((seconds - besides) / step_seconds))
     return n_steps if n_steps >= min(MIN_STEPS, max_steps) else 0
+
+
+def seconds_of_the_fewest(plan: RunPlan, max_steps: int) -> float:
+    """What `n_steps_within` needs to find any."""
+    besides, step_seconds = _seconds_of(plan, max_steps)
+    return besides + min(MIN_STEPS, max_steps) * (step_seconds or 0.0)
+
+
+def _seconds_of(plan: RunPlan, max_steps: int) -> tuple[float, float | None]:
+    """What is paid for beside the steps, and one of them with caution."""
+    needs = estimate(shortened(plan, max_steps, 1.0))
+    besides = sum(term for name, term in needs.wall.terms_seconds.items() if name != "steps")
+    return besides, None if needs.step.seconds is None else CAUTION * needs.step.seconds.mid
 
 
 def shortened(plan: RunPlan, n_steps: int, grace_seconds: float) -> RunPlan:

@@ -18,10 +18,13 @@ from preflight.plan import Precision
 from preflight.planfile import SCHEMA_VERSION
 from preflight.priors import link, matmul_fraction
 from preflight.report.words import UNKNOWN, folded, machine_words, seconds_with_band, usd_with_band
+from preflight.resolve.ranges import RANGES
 from preflight.step_time.card_rates import peak_flops_per_second
 from preflight.step_time.constants import CONSTANTS
 from preflight.units import format_seconds
 
+NOT_MEASURED = "not measured"
+LONGER_SECONDS = 60.0  # enough on a machine that is not too busy
 COLUMNS = "{name:<28}{found:>16}   {assumed}"
 
 
@@ -33,8 +36,8 @@ def before_lines(bill: Bill, max_seconds: float, max_steps: int, at_most_usd: fl
     return [folded("measure", f"{what}: {bounds} ({bill.estimate.cost.rates.basis})")]
 
 
-def probe_lines(hw: HwPlan, found: Mapping[str, Any]) -> list[str]:
-    """Found beside assumed."""
+def probe_lines(hw: HwPlan, found: Mapping[str, Any], max_seconds: float) -> list[str]:
+    """Found beside assumed, and which limit may do where something was not found."""
     rows = [COLUMNS.format(name="", found="measured", assumed="assumed so far").rstrip()]
     best: dict[str, float] = {}
     for row in found["matmul"]:
@@ -54,7 +57,15 @@ def probe_lines(hw: HwPlan, found: Mapping[str, Any]) -> list[str]:
         gloo = link("gloo").bus_bandwidth / 1e9 if hw.card.name == "cpu" else None
         bus = _scaled(found["bus_bytes_per_second"], 1e-9)
         rows.append(_row(f"all-reduce, {found['n_ranks']} ranks", bus, "GB/s", gloo))
+    if any(NOT_MEASURED in row for row in rows):
+        longer = f"calibrate.max_seconds={longer_seconds(max_seconds):g} may do"
+        rows.append(folded("", f"{NOT_MEASURED} in the time it had: {longer}"))
     return rows
+
+
+def longer_seconds(max_seconds: float) -> float:
+    """A limit that may do where this one did not."""
+    return min(max(LONGER_SECONDS, 2 * max_seconds), RANGES["calibrate.max_seconds"].high)
 
 
 def _assumed_matmul(hw: HwPlan, precision: Precision) -> float | None:
@@ -67,8 +78,8 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _row(name: str, found: float | None, unit: str, assumed: float | None) -> str:
-    shown, so_far = (UNKNOWN if rate is None else f"{_digits(rate)} {unit}" for rate in (found, assumed))
-    return COLUMNS.format(name=name, found=shown, assumed=so_far)
+    shown = NOT_MEASURED if found is None else f"{_digits(found)} {unit}"
+    return COLUMNS.format(name=name, found=shown, assumed=UNKNOWN if assumed is None else f"{_digits(assumed)} {unit}")
 
 
 def _digits(rate: float) -> str:

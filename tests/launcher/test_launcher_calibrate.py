@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from dataclasses import replace
@@ -80,6 +81,21 @@ def test_text_shows_found_beside_assumed(desk: Path, capsys: pytest.CaptureFixtu
     assert "at most 60 s and 20 steps" in told
     assert "disk, written                       200 MB/s   500 MB/s" in told
     assert told.index("before") < told.index("after")
+
+
+def test_what_was_not_measured_is_said_with_a_limit_that_may_do(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hidden = FOUND | {"pass_seconds": None, "layer_seconds": None}
+    monkeypatch.setattr(action, "ask_probe", lambda arguments, timeout_seconds: hidden)
+    assert launch(desk, "calibrate.max_seconds=5") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "host, a layer not measured 2 ms" in told
+    assert "not measured in the time it had: calibrate.max_seconds=60 may do" in told
+    proposed = re.search(r"not even two steps fit calibrate.max_seconds=5; calibrate.max_seconds=(\d+) should", told)
+    assert proposed is not None
+    assert launch(desk, f"calibrate.max_seconds={proposed[1]}") == 0
+    assert "real steps of" in capsys.readouterr().out
 
 
 def test_price_is_said_first_and_a_money_budget_may_forbid_it(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

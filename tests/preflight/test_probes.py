@@ -176,7 +176,7 @@ def test_every_measured_field_has_a_scope():
 def test_probe_lines_say_a_rate_in_plain_digits(make_plan, rate, said):
     (row,) = [
         line
-        for line in probe_lines(make_plan().hw, FOUND | {"disk_read_bytes_per_second": rate})
+        for line in probe_lines(make_plan().hw, FOUND | {"disk_read_bytes_per_second": rate}, 60.0)
         if line.startswith("disk, read")
     ]
     assert row.split("   ")[-2].strip() == said
