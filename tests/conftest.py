@@ -34,6 +34,15 @@ from preflight.plan import (
     TrackingPlan,
     TrainerPlan,
 )
+from trainers.importing import few_collections
+
+STARTING = few_collections()
+STARTING.__enter__()  # while torch, hypothesis and all test modules are imported
+
+
+def pytest_collection_finish() -> None:
+    STARTING.__exit__(None, None, None)
+
 
 GPT2_124M = ModelPlan(
     name="gpt2_124m", family=Family.gpt2, n_layer=12, n_head=12, n_kv_head=12, n_embd=768, d_ff=3072,
