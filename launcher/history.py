@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from conf.schema import Config
@@ -31,6 +32,12 @@ def earlier(config: Config, place: Path) -> tuple[Sequence[Record], Sequence[Rec
 def _ledger(place: Path) -> Ledger:
     """The newest runs; lines that are none are told."""
     ledger = read_ledger(place, n_last=100)
-    for warning in ledger.warnings:
-        complain(warning)
+    for line in ledger.told():
+        _complain_once(line)
     return ledger
+
+
+@cache
+def _complain_once(line: str) -> None:
+    """However many rows of a grid read the same ledger."""
+    complain(line)

@@ -26,6 +26,7 @@ from preflight.planfile import LEDGER_NAME, to_jsonable
 LOCK_TIMEOUT_SECONDS = 5.0
 GIT_TIMEOUT_SECONDS = 2.0
 NEWLINE = 0x0A
+MOST_TOLD = 2  # warnings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,14 @@ class Ledger:
     records: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
     sha256: str | None
+
+    def told(self) -> tuple[str, ...]:
+        """A few warnings as they are; of many one line: how many, the first and the last with their reasons."""
+        n = len(self.warnings)
+        if n <= MOST_TOLD:
+            return self.warnings
+        last = self.warnings[-1].partition(" line ")[2].replace(" skipped", "")
+        return (f"{self.warnings[0]}; and {n - 1:,} more lines, the last is line {last}",)
 
 
 def ledger_path(place: Path) -> Path:

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return told(learning_real.verdict(runs))
     if options.ledger:
         ledger = read_ledger(options.ledger)
-        print("\n".join([*ledger.warnings, *learning_replay.lines(ledger.records)]))
+        print("\n".join([*ledger.told(), *learning_replay.lines(ledger.records)]))
         return 0
     return simulated(options.n_histories)
 

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--png", type=Path, help="where the picture goes (default: report.png beside the ledger)")
     arguments = parser.parse_args(argv)
     ledger = read_ledger(arguments.place)
-    for warning in ledger.warnings:
+    for warning in ledger.told():
         print(warning, file=sys.stderr)
     path = ledger_path(arguments.place)
     if not ledger.records:

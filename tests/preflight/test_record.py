@@ -98,6 +98,18 @@ def test_whatever_the_last_write_left_the_next_record_is_read(cut: int, junk: by
         assert names(Path(folder))[-1] == "c"
 
 
+def test_many_broken_lines_are_told_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text('{"torn\n' * 49 + "[]\n")
+    (line,) = ledger.read_ledger(tmp_path).told()
+    assert line == (
+        f"{path} line 1 skipped: not JSON (a write was cut short); and 49 more lines, "
+        "the last is line 50: not a record of ours"
+    )
+    path.write_text('{"torn\n' * 2)
+    assert len(ledger.read_ledger(tmp_path).told()) == 2
+
+
 def test_foreign_lines_and_other_schemas_are_skipped_with_their_line_number(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text('{"loss": 3}\n[1]\n\n{"schema_version": 99, "plan": {}}\n')
