@@ -3,7 +3,7 @@
 Loss law L(N, D) = E + A/N^a + B/D^b of Hoffmann et al. 2022 (arXiv:2203.15556), with the constants of Besiroglu et al.
 2024 (arXiv:2404.10102), who found the published fit of its third approach wrong. It holds for BPE models on web text
 inside the range it was fitted on; elsewhere the answer is None. Repeated tokens count less and less (Muennighoff et al.
-2023, arXiv:2305.16264).
+2023, arXiv:2305.16264). All of that is of training from scratch: of weights that are trained already it says nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, pow
 
-from conf.choices import DataKind, Tokenizer
+from conf.choices import Adapter, DataKind, Tokenizer
 from preflight.band import Band
-from preflight.params import count_params
+from preflight.params import adapter_params, count_params
 from preflight.plan import RunPlan
 
 IRREDUCIBLE_LOSS = 1.8172
@@ -32,13 +32,14 @@ LOSS_MARGIN_HIGH = 0.30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueEstimate:
-    """`expected_loss` is None where the law was not fitted (byte-level models, other data)."""
+    """`expected_loss` is None where the law was not fitted (byte-level models, other data, fine-tuning)."""
 
     tokens_per_param: float
     n_epochs: float | None  # over the training tokens; None when their number is unknown
     expected_loss: Band | None
     expected_loss_at_three_quarters: float | None  # what the last quarter of the money buys
-    compute_optimal_tokens: int  # about 20 a parameter
+    compute_optimal_tokens: int | None  # about 20 a parameter; None: fine-tuning, of which that is not known
+    n_tuned_params: int | None = None  # of fine-tuning: weights that change; None: trained from scratch
 
 
 def estimate_value(plan: RunPlan) -> ValueEstimate:
@@ -46,7 +47,8 @@ def estimate_value(plan: RunPlan) -> ValueEstimate:
     n_params = count_params(plan.model, plan.trainer.sequence_length).total
     n_tokens = plan.trainer.total_tokens
     n_unique = plan.data.n_train_tokens
-    loss = _loss_in_range(plan, n_params, n_tokens)
+    n_tuned = _n_tuned_params(plan, n_params)
+    loss = _loss_in_range(plan, n_params, n_tokens) if n_tuned is None else None
     return ValueEstimate(
         tokens_per_param=n_tokens / n_params,
         n_epochs=n_tokens / n_unique if n_unique else None,
@@ -54,8 +56,16 @@ def estimate_value(plan: RunPlan) -> ValueEstimate:
         expected_loss_at_three_quarters=(
             expected_loss(n_params, effective_tokens(0.75 * n_tokens, n_unique)) if loss else None
         ),
-        compute_optimal_tokens=COMPUTE_OPTIMAL_TOKENS_PER_PARAM * n_params,
+        compute_optimal_tokens=COMPUTE_OPTIMAL_TOKENS_PER_PARAM * n_params if n_tuned is None else None,
+        n_tuned_params=n_tuned,
     )
+
+
+def _n_tuned_params(plan: RunPlan, n_params: int) -> int | None:
+    trainer = plan.trainer
+    if trainer.adapter is not Adapter.none:
+        return adapter_params(plan.model, trainer.lora_targets, trainer.lora_rank)
+    return n_params if trainer.init_from is not None else None
 
 
 def _loss_in_range(plan: RunPlan, n_params: int, n_tokens: int) -> Band | None:

@@ -34,7 +34,8 @@ class Worth:
 def estimate_worth(plan: RunPlan, n_params: int, wall: WallEstimate, cost: CostEstimate, value: ValueEstimate) -> Worth:
     """From what the other estimates say."""
     budget_tokens = _budget_tokens(plan, wall, cost)
-    optimal_params = None if budget_tokens is None else _optimal_params(n_params, budget_tokens)
+    is_known = budget_tokens is not None and value.compute_optimal_tokens is not None
+    optimal_params = _optimal_params(n_params, budget_tokens or 0) if is_known else None
     loss, before = value.expected_loss, value.expected_loss_at_three_quarters
     return Worth(
         last_quarter_usd=_last_quarter_usd(wall, cost),

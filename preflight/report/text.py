@@ -18,6 +18,7 @@ from preflight.report.words import (
     rank_word,
     seconds_with_band,
     significant,
+    tuned_words,
     usd_with_band,
 )
 from preflight.units import format_bytes, format_count, format_seconds
@@ -156,11 +157,15 @@ def batch_line(bill: Bill) -> str:
 def value_line(bill: Bill) -> str:
     """Is it worth it."""
     value, trainer = bill.estimate.value, bill.plan.trainer
-    text = (
-        f"{format_count(trainer.total_tokens)} tokens, {significant(value.tokens_per_param)} a parameter (optimal: ~20)"
-    )
+    text = f"{format_count(trainer.total_tokens)} tokens"
+    if value.n_tuned_params is None:
+        text += f", {significant(value.tokens_per_param)} a parameter (optimal: ~20)"
+    else:
+        text += f" for {tuned_words(value.n_tuned_params, bill.estimate.n_params)}"
     if value.n_epochs is not None and value.n_epochs > 1:
         text += f", {value.n_epochs:.3g} epochs"
+    if value.n_tuned_params is not None:
+        return folded("value", f"{text}; fine-tuning, whose loss no scaling law tells")
     if value.expected_loss is None:
         return folded("value", text)
     loss = f"loss ~{value.expected_loss.mid:.2f}"

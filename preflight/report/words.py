@@ -18,6 +18,7 @@ from preflight.units import (
     SECONDS_PER_MINUTE,
     SECONDS_PER_YEAR,
     format_bytes,
+    format_count,
     format_kwh,
     format_seconds,
 )
@@ -107,6 +108,13 @@ def rank_word(hw: HwPlan, n: int = 1) -> str:
 def significant(value: float) -> str:
     """`565,000`: three digits are all that an estimate has."""
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def tuned_words(n_tuned: int, n_params: int) -> str:
+    """`4.2M weights beside 6.7B frozen ones`, or all of them."""
+    if n_tuned == n_params:
+        return f"all {format_count(n_params)} weights"
+    return f"{format_count(n_tuned)} weights beside {format_count(n_params)} frozen ones"
 
 
 def co2_words(cost: CostEstimate) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from preflight.bill import Bill
 from preflight.hw_plan import Offer
 from preflight.money import format_money, rate_words
-from preflight.report.words import UNKNOWN, folded, kwh_with_band, usd_with_band
+from preflight.report.words import UNKNOWN, folded, kwh_with_band, tuned_words, usd_with_band
 from preflight.units import SECONDS_PER_MINUTE, format_count, format_seconds
 from preflight.value import FITTED_PARAMS, FITTED_TOKENS
 
@@ -62,8 +62,12 @@ def _spot_lines(offer: Offer) -> list[str]:
 def value_section(bill: Bill) -> list[str]:
     """What the tokens and the last of the money are worth."""
     value, worth, money = bill.estimate.value, bill.estimate.worth, bill.plan.budget.money
-    lines = ["Value", row("tokens a parameter", f"{value.tokens_per_param:,.3g}")]
-    lines.append(row("compute-optimal tokens (20 each)", format_count(value.compute_optimal_tokens)))
+    lines = ["Value"]
+    if value.n_tuned_params is not None:
+        lines.append(folded(f"{INDENT}fine-tuned", tuned_words(value.n_tuned_params, bill.estimate.n_params)))
+    if value.compute_optimal_tokens is not None:
+        lines.append(row("tokens a parameter", f"{value.tokens_per_param:,.3g}"))
+        lines.append(row("compute-optimal tokens (20 each)", format_count(value.compute_optimal_tokens)))
     lines.append(row("epochs over the data", UNKNOWN if value.n_epochs is None else f"{value.n_epochs:,.3g}"))
     if value.expected_loss is None:
         lines.append(row("expected loss", UNKNOWN))
@@ -77,9 +81,10 @@ def value_section(bill: Bill) -> list[str]:
         lines.append(row("the last quarter takes off", f"{worth.last_quarter_loss:.3f}", price))
     elif worth.last_quarter_usd is not None:
         lines.append(row("the last quarter costs", format_money(worth.last_quarter_usd, money)))
-    if worth.budget_tokens is not None and worth.optimal_params is not None and worth.optimal_tokens is not None:
-        best = f"{format_count(worth.optimal_params)} parameters on {format_count(worth.optimal_tokens)} tokens"
+    if worth.budget_tokens is not None:
         lines.append(row("tokens within the budgets", format_count(worth.budget_tokens)))
+    if worth.optimal_params is not None and worth.optimal_tokens is not None:
+        best = f"{format_count(worth.optimal_params)} parameters on {format_count(worth.optimal_tokens)} tokens"
         lines.append(folded(f"{INDENT}that arithmetic is best spent on", best))
     return lines
 
@@ -87,4 +92,4 @@ def value_section(bill: Bill) -> list[str]:
 def _range_words() -> str:
     params = " to ".join(format_count(n) for n in FITTED_PARAMS)
     tokens = " to ".join(format_count(n) for n in FITTED_TOKENS)
-    return f"for BPE models of {params} parameters, {tokens} tokens of web text; elsewhere the loss is unknown"
+    return f"for BPE models of {params} parameters from scratch, on {tokens} tokens of web text; else it is unknown"

@@ -5,8 +5,11 @@ from math import exp
 
 import pytest
 
-from conf.choices import DataKind, Tokenizer
+from conf.choices import Adapter, AdapterTargets, DataKind, ReportChoice, Tokenizer
+from preflight.bill import make_bill
+from preflight.estimate import estimate
 from preflight.plan import ModelPlan, RunPlan
+from preflight.report.render import render
 from preflight.value import effective_tokens, estimate_value, expected_loss
 from tests.conftest import GPT2_124M, TINY, build_plan
 
@@ -68,6 +71,24 @@ def test_outside_its_range_the_law_keeps_silent(plan: RunPlan) -> None:
     assert value.expected_loss is None
     assert value.expected_loss_at_three_quarters is None
     assert value.tokens_per_param > 0
+
+
+def test_of_weights_that_are_trained_already_the_law_says_nothing() -> None:
+    """Rank 8 on queries and values of 12 layers: 12 x 2 x 8 x (768 + 768)."""
+    scratch = web_run(20_345)
+    lora = {"adapter": Adapter.lora, "lora_targets": AdapterTargets.query_value}
+    for changed, n_tuned in (({"init_from": "hf:/weights"}, N_PARAMS), (lora, 12 * 2 * 8 * (768 + 768))):
+        plan = replace(scratch, trainer=replace(scratch.trainer, **changed))  # type: ignore[arg-type]
+        worked_out = estimate(plan)
+        value = worked_out.value
+        assert (value.n_tuned_params, value.compute_optimal_tokens, value.expected_loss) == (n_tuned, None, None)
+        assert (worked_out.worth.optimal_params, worked_out.worth.last_quarter_loss) == (None, None)
+        assert worked_out.worth.budget_tokens is not None
+        shown = " ".join(render(make_bill(plan, ()), ReportChoice.full).split())
+        assert "; fine-tuning, whose loss no scaling law tells" in shown
+        assert "(optimal: ~20)" not in shown
+    assert "10.0B tokens for 294,912 weights beside 124.4M frozen ones, 1.11 epochs" in shown
+    assert estimate_value(scratch).n_tuned_params is None
 
 
 def test_unknown_data_size_gives_unknown_epochs() -> None:
