@@ -14,4 +14,3 @@ def test_collector_is_as_before_after_the_imports_and_passes_over_them() -> None
     assert gc.get_threshold() == before
     assert gc.isenabled()
     assert gc.get_freeze_count() > n_frozen
-    gc.unfreeze()
