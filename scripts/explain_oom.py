@@ -30,10 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("log", nargs="?", default="-", help="a file, or - for standard input")
     parser.add_argument("overrides", nargs="*", help="what the run was started with, as for launch.py")
-    parser.add_argument("--run", type=Path, help="the run's folder, instead of overrides")
+    parser.add_argument("--run", help="the run's folder, or latest, instead of overrides")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="where the latest run is looked for")
     options = parser.parse_args(arguments)
     try:
-        explanation = explain(_text(options.log), _plan(options.run, options.overrides))
+        explanation = explain(_text(options.log), _plan(options))
     except PreflightError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _text(name: str) -> str:
     if name == "-":
+        if sys.stdin.isatty():
+            print("reading from the keyboard: paste the message, then Ctrl-D; or give the log's file", file=sys.stderr)
         return sys.stdin.read()
     try:
         return Path(name).read_text(errors="replace")
@@ -56,9 +59,12 @@ def _text(name: str) -> str:
         ) from error
 
 
-def _plan(run_dir: Path | None, overrides: list[str]) -> RunPlan | None:
-    if run_dir is not None:
-        return rundir.replay(run_dir / rundir.PLAN)[0].plan
+def _plan(options: argparse.Namespace) -> RunPlan | None:
+    overrides: list[str] = options.overrides
+    if options.run is not None:
+        is_latest = options.run == "latest" and not Path(options.run).exists()
+        folder = rundir.find("latest", options.runs_dir.resolve()) if is_latest else Path(options.run)
+        return rundir.replay(folder / rundir.PLAN)[0].plan
     if not overrides:
         return None
     config = compose(overrides).config

@@ -1,6 +1,7 @@
 """Hand a trained model on: a folder that transformers' `from_pretrained` reads.
 
 python scripts/export_hf.py runs/20261130T120000.000000-tiny OUT                        its newest sound checkpoint
+python scripts/export_hf.py latest OUT                                                  of the newest run in runs/
 python scripts/export_hf.py runs/.../checkpoints/step_00000700.pt OUT --dtype bfloat16
 
 GPT-2, Llama, Qwen2 and Qwen3 are written (config.json, model.safetensors); a model of other parts is refused by name.
@@ -19,7 +20,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from preflight.errors import PreflightError
-from scripts.sample import find_checkpoint
+from scripts.sample import find_checkpoint, run_named
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -29,12 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python scripts/export_hf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="run folder or checkpoint")
+    parser.add_argument("run", type=Path, help="run folder, checkpoint, or latest")
     parser.add_argument("out", type=Path, help="folder to write")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="where the latest run is looked for")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default float32)")
     options = parser.parse_args(arguments)
     try:
-        print(export(options.run, options.out, options.dtype))
+        print(export(run_named(options.run, options.runs_dir), options.out, options.dtype))
     except PreflightError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)

@@ -1,6 +1,6 @@
 """What does a run write? Text from its newest sound checkpoint.
 
-python scripts/sample.py                         the newest run in runs/
+python scripts/sample.py                         the newest run in runs/ (also: latest)
 python scripts/sample.py runs/20261130T120000.000000-tiny --prompt "def main(" --tokens 400
 python scripts/sample.py runs/.../checkpoints/step_00000700.pt --temperature 0 --samples 1
 """
@@ -20,13 +20,15 @@ from conf.choices import Tokenizer
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.plan import RunPlan
 
+LATEST = "latest"
+
 
 def main(arguments: list[str] | None = None) -> int:
     """0, or 2 when there is nothing to sample from."""
     parser = argparse.ArgumentParser(
         prog="python scripts/sample.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, nargs="?", help="run folder or checkpoint (default: the newest run)")
+    parser.add_argument("run", type=Path, nargs="?", help="run folder, checkpoint, or latest (the default)")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="where the newest run is looked for")
     parser.add_argument("--prompt", default="\n", help="text to go on from")
     parser.add_argument("--tokens", type=int, default=300, help="tokens to write")
@@ -49,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def sample(options: argparse.Namespace) -> list[str]:
     """The texts."""
-    path = find_checkpoint(options.run or newest_run(options.runs_dir))
+    path = find_checkpoint(run_named(options.run, options.runs_dir))
     import torch  # seconds: only when there is something to load
 
     from trainers.build import load_trained
@@ -64,9 +66,15 @@ def sample(options: argparse.Namespace) -> list[str]:
     return [decode(row) for row in tokens.tolist()]
 
 
+def run_named(run: Path | None, runs_dir: Path) -> Path:
+    """`latest`, or none, is the newest run with a checkpoint, as with `resume=latest`."""
+    is_latest = run is None or (str(run) == LATEST and not run.exists())
+    return newest_run(runs_dir) if run is None or is_latest else run
+
+
 def newest_run(runs_dir: Path) -> Path:
     """Run folders begin with their time, so the last name is the newest."""
-    runs = sorted(path.parent for path in runs_dir.glob("*/checkpoints"))
+    runs = sorted({path.parents[1] for path in runs_dir.glob("*/checkpoints/step_*.pt")})
     if not runs:
         raise nothing(runs_dir, "no run with a checkpoint there", "python launch.py, or --runs-dir ELSEWHERE")
     return runs[-1]

@@ -45,12 +45,15 @@ class Run:
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when all is well, 1 when something is wrong, 2 when there is no run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", type=Path, help="run folder (default: the newest one)")
+    parser.add_argument("run", nargs="?", type=Path, help="run folder, or latest (the default)")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     options = parser.parse_args(argv)
-    folder = options.run or newest(options.runs_dir)
+    is_latest = options.run is None or (str(options.run) == "latest" and not options.run.exists())
+    folder = newest(options.runs_dir) if is_latest else options.run
     if folder is None or not folder.is_dir():
-        print(f"no run in {options.run or options.runs_dir}; `python launch.py` makes one", file=sys.stderr)
+        print(
+            f"no run in {options.runs_dir if is_latest else options.run}; `python launch.py` makes one", file=sys.stderr
+        )
         return ExitCode.CONFIG
     print(folder)
     problems = 0

@@ -28,12 +28,21 @@ def test_message_alone_says_what_it_can(monkeypatch, capsys):
     assert "give the run's folder or its overrides as well" in shown
 
 
+def test_who_waits_for_the_keyboard_says_so(monkeypatch, capsys):
+    terminal = io.StringIO(MESSAGE)
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert main([]) == 0
+    assert "reading from the keyboard" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nowhere.log"], "nowhere.log: cannot be read: No such file"),
         (["-", "model=nope"], "model=nope"),
         (["-", "--run", "nowhere"], "nowhere"),
+        (["-", "--run", "latest", "--runs-dir", "nowhere"], "no run with a checkpoint in"),
         (["-"], "no out-of-memory message"),
     ],
 )

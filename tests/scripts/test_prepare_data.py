@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from conf.choices import DataKind, Family, Tokenizer
 from conf.schema import DataConfig, ModelConfig, RecipeConfig
+from launch import bill
 from preflight.dataset import read_manifest
 from preflight.resolve.data import resolve_data
 from preflight.resolve.resolution import Resolution
@@ -33,6 +35,31 @@ def test_prepare_data_prepares_text_and_says_what_it_made(
     assert capsys.readouterr().out == said
 
 
+def test_prepare_data_takes_a_file_or_folder_for_text_and_a_saved_dataset_for_one(novel: Path, tmp_path: Path):
+    for arguments in ([str(novel)], ["--path", str(novel)], ["text", "--path", str(novel)]):
+        options = parse([*arguments, "--dir", "/data"])
+        assert (options.name, options.path) == ("text", novel)
+        assert folder_of(options) == folder_of(parse(["text", "--path", str(novel), "--dir", "/data"]))
+    assert parse([str(tmp_path)]).name == "text"
+    (tmp_path / "dataset_info.json").touch()
+    assert parse([str(tmp_path)]).name == "hf"
+
+
+def test_prepare_data_speaks_of_its_own_options_and_ends_with_the_command_that_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    documents = tmp_path / "my docs.jsonl"
+    documents.write_text('{"body": "It was a dark and stormy night."}\n' * 100)
+    arguments = [str(documents), "--dir", str(tmp_path / "data")]
+    assert main(arguments) == 2
+    assert "--field text: " in (said := capsys.readouterr().err)
+    assert "To fix: --field body" in said
+    assert main([*arguments, "--field", "body"]) == 0
+    words = shlex.split(capsys.readouterr().out.splitlines()[-1].removesuffix(" ..."))
+    assert words[:4] == ["python", "launch.py", "data=text", f"data.path={documents}"]
+    assert bill(*words[2:]).plan.data.prepared
+
+
 def test_prepare_data_exits_with_cause_and_cure_when_there_is_no_network(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -53,6 +80,8 @@ def test_prepare_data_exits_with_cause_and_cure_when_there_is_no_network(
         ["openwebtext", "--tokenizer", "byte"],
         ["stdlib", "--val-fraction", "1"],
         ["wikipedia"],
+        ["wikipedia", "--path", "x"],
+        [],
     ],
 )
 def test_prepare_data_refuses_options_that_contradict(arguments: list[str], capsys: pytest.CaptureFixture[str]):

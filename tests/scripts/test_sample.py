@@ -12,6 +12,7 @@ import torch
 
 from preflight.plan import RunPlan
 from preflight.planfile import to_jsonable
+from scripts.export_hf import main as export_hf
 from scripts.sample import main
 from trainers import checkpoint
 from trainers.gpt import GPT
@@ -38,6 +39,11 @@ def test_sample_writes_text_after_the_prompt(run_dir: Path, capsys: pytest.Captu
     assert "tiny after step 2 of 1000" in captured.err
     assert main(["--runs-dir", str(run_dir.parent), *arguments]) == 0  # the newest run is this one
     assert capsys.readouterr().out == captured.out
+    latest = ["latest", "--runs-dir", str(run_dir.parent)]
+    assert main([*latest, *arguments]) == 0
+    assert capsys.readouterr().out == captured.out
+    assert export_hf([*latest[:1], str(run_dir.parent / "out"), *latest[1:]]) == 0
+    assert "after step 2" in capsys.readouterr().out
 
 
 def test_sample_takes_the_newest_sound_checkpoint_and_says_so(run_dir: Path, capsys: pytest.CaptureFixture[str]):
