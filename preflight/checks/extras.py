@@ -13,6 +13,7 @@ from preflight.verdict.judge import Finding, Severity
 
 QUANTIZED = "pip install 'preflight[quantized]'"
 DATA = "pip install 'preflight[data]'"
+NOT_COMPUTED = ("rope_scaling", "sliding_window", "quantization_config")
 HUGGING_FACE = "pip install 'preflight[hf]'"
 
 
@@ -44,7 +45,9 @@ def _to_prepare_text(plan: RunPlan, machine: Machine) -> Iterator[Finding]:
 
 
 def judge_start(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
-    """Adapters of weights that nobody has trained can be billed; training them is a waste."""
+    """What can be billed, and whose training would be a waste, or that of another model."""
+    if plan.model.path is not None and (plan.trainer.init_from or "").startswith("hf:"):
+        yield from _other_function(plan, is_here=is_here)
     if plan.trainer.adapter is not Adapter.none and plan.trainer.init_from is None:
         yield Finding(
             check="trainer.init_from",
@@ -53,3 +56,17 @@ def judge_start(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
             fix="trainer.init_from=hf:DIR or a run's folder, or trainer.adapter=none",
             exit_code=ExitCode.CONFIG,
         )
+
+
+def _other_function(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
+    """Weights that were trained with what is not computed here (preflight.resolve.hf_notes)."""
+    for name in NOT_COMPUTED:
+        origin = plan.provenance.get(f"model.path.{name}")
+        if origin is not None:
+            yield Finding(
+                check="trainer.init_from",
+                severity=Severity.error if is_here else Severity.warning,
+                message=f"trainer.init_from={plan.trainer.init_from} has {name}: {origin.partition(': ')[2]}",
+                fix="trainer.init_from=null, or weights without it",
+                exit_code=ExitCode.CONFIG,
+            )

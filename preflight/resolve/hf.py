@@ -2,7 +2,8 @@
 
 The names are those of transformers' configuration classes, the defaults theirs too (GPT2Config, LlamaConfig,
 MistralConfig, Qwen2Config, Qwen3Config). An architecture that is not modelled is refused by name, never guessed: a
-near miss (experts, parallel blocks, scaled embeddings) would bill another model.
+near miss (experts, parallel blocks, scaled embeddings) would bill another model. What costs the same but is not
+computed is told (`hf_notes`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from conf.choices import Activation, Family, Norm, Positions, Tokenizer
 from conf.schema import ModelConfig
+from preflight.resolve.hf_notes import notes, refuse_other_parts, truth
 from preflight.resolve.resolution import Resolution
 
 CONFIG_NAME = "config.json"
@@ -27,10 +29,13 @@ ACTIVATIONS = {
     "gelu_fast": Activation.gelu_tanh,
     "relu2": Activation.relu2,
 }
+GPT2_SWITCHES = (
+    ("add_cross_attention", False), ("scale_attn_by_inverse_layer_idx", False), ("scale_attn_weights", True),
+)  # fmt: skip
 Shape = dict[str, Any]
 
 
-def from_folder(model: ModelConfig, resolution: Resolution) -> ModelConfig:
+def from_folder(model: ModelConfig, resolution: Resolution, sequence_length: int | None = None) -> ModelConfig:
     """The same options with the folder's shape in place of zeros; without `model.path` just the same options."""
     if model.path is None:
         if model.n_layer == 0 and model.name == "hf":
@@ -40,7 +45,7 @@ def from_folder(model: ModelConfig, resolution: Resolution) -> ModelConfig:
         return model
     content = _content(model.path, resolution)
     shape = _shape(content, model.path, resolution) if content is not None else None
-    if shape is None:
+    if content is None or shape is None:
         return _placeholder(model)
     resolution.provenance["model"] = f"detected: {shape.pop('model_type')} of {_file(model.path)}"
     given = {name: value for name in ("n_layer", "n_head", "n_embd", "vocab_size") if (value := getattr(model, name))}
@@ -49,6 +54,9 @@ def from_folder(model: ModelConfig, resolution: Resolution) -> ModelConfig:
     table = shape.get("n_positions")
     if table is not None and table < recipe.sequence_length:
         recipe = replace(recipe, sequence_length=table)
+    length = recipe.sequence_length if sequence_length is None else sequence_length
+    for field, word in notes(content, length).items():
+        resolution.provenance[f"model.path.{field}"] = f"detected: {word}"
     tokenizer = VOCABULARIES.get(shape["vocab_size"], model.tokenizer)
     name = Path(_folder(model.path)).name if model.name == "hf" else model.name
     shape |= given
@@ -107,6 +115,7 @@ def _shape(content: Mapping[str, Any], path: str, resolution: Resolution) -> Sha
         )
         return None
     try:
+        refuse_other_parts(content)
         shape = reader(content)
     except KeyError as error:
         resolution.refuse("model.path", path, f"its config.json lacks {error.args[0]}", "model.path=DIR")
@@ -120,7 +129,7 @@ def _shape(content: Mapping[str, Any], path: str, resolution: Resolution) -> Sha
 def _gpt2(content: Mapping[str, Any]) -> Shape:
     """transformers' GPT2Config."""
     activation = content.get("activation_function", "gelu_new")
-    for name, modelled in (("add_cross_attention", False), ("scale_attn_by_inverse_layer_idx", False)):
+    for name, modelled in GPT2_SWITCHES:
         if content.get(name, modelled) is not modelled:
             raise ValueError(f"{name}={content[name]} is not modelled")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
@@ -138,7 +147,7 @@ def _gpt2(content: Mapping[str, Any]) -> Shape:
         "positions": Positions.learned,
         "activation": ACTIVATIONS[activation],
         "norm_eps": float(content.get("layer_norm_epsilon", 1e-5)),
-        "tied_head": bool(content.get("tie_word_embeddings", True)),
+        "tied_head": truth(content, "tie_word_embeddings", True),
         "bias": True,
         "dropout": float(content.get("resid_pdrop", 0.1)),
     }
@@ -168,7 +177,7 @@ def _llama_like(*, ties: bool = False, qkv_bias: bool = False, qk_norm: bool = F
             "norm": Norm.rmsnorm,
             "positions": Positions.rotary,
             "activation": Activation.swiglu,
-            "tied_head": bool(content.get("tie_word_embeddings", ties)),
+            "tied_head": truth(content, "tie_word_embeddings", ties),
             "bias": False,
             "qkv_bias": qkv_bias,
             "qk_norm": qk_norm,
@@ -193,7 +202,7 @@ READERS: dict[str, Callable[..., Shape]] = {
 
 
 def _rope_theta(content: Mapping[str, Any]) -> float:
-    """transformers 5 keeps it in `rope_parameters`. Scaled angles (Llama 3.1) cost the same: no fault of a bill."""
+    """transformers 5 keeps it in `rope_parameters`."""
     rope = content.get("rope_parameters") or {}
     if not isinstance(rope, dict):
         raise ValueError(f"rope_parameters={rope} is no mapping")

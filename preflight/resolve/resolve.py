@@ -66,7 +66,7 @@ def resolve_job(config: Config, resolution: Resolution, *, command: str, created
     if config.model.path is not None or config.model.n_layer == 0:  # presets do not pay for it
         from preflight.resolve.hf import from_folder
 
-        config = replace(config, model=from_folder(config.model, resolution))
+        config = replace(config, model=from_folder(config.model, resolution, config.trainer.sequence_length))
     config = check_texts(check_ranges(config, resolution), resolution)
     check_compare(config, resolution)
     model = _resolve_model(config, resolution)

@@ -6,7 +6,9 @@ from resolving import config_of, problems_of, resolved
 
 from conf.choices import Activation, Norm, Positions, Tokenizer
 from launcher.decide import answer
+from preflight.checks.extras import judge_start
 from preflight.params import count_params
+from preflight.verdict.judge import Severity
 
 CONFIGS = {
     "gpt2": {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 300, "n_positions": 128},
@@ -102,6 +104,13 @@ def test_folders_model_has_no_smaller_one(tmp_path):
         ('{"vocab_size": ' + "9" * 5000 + "}", "is no JSON"),  # more digits than Python reads
         (CONFIGS["llama"] | {"rms_norm_eps": 10**400}, "is not understood: int too large"),
         (CONFIGS["llama"] | {"rope_parameters": "yarn"}, "rope_parameters=yarn is no mapping"),
+        (CONFIGS["llama"] | {"num_local_experts": 8}, "num_local_experts=8 (experts) is not modelled"),
+        (CONFIGS["qwen3"] | {"moe_intermediate_size": 768}, "moe_intermediate_size=768 (experts) is not modelled"),
+        (CONFIGS["llama"] | {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not modelled"),
+        (CONFIGS["llama"] | {"tie_word_embeddings": "false"}, "tie_word_embeddings='false' is neither true nor false"),
+        (CONFIGS["llama"] | {"rope_scaling": "yarn"}, "rope_scaling=yarn is no mapping"),
+        (CONFIGS["mistral"] | {"sliding_window": 0.5}, "sliding_window=0.5 is no count"),
+        (CONFIGS["gpt2"] | {"scale_attn_weights": False}, "scale_attn_weights=False is not modelled"),
         (CONFIGS["gpt2"] | {"activation_function": []}, "activation_function=[] is not modelled"),
     ],
 )
@@ -151,3 +160,39 @@ def test_second_look_that_fails_leaves_the_first_faults(monkeypatch, capsys):
 
 def test_vocabulary_of_256_is_bytes(tmp_path):
     assert _from(_folder(tmp_path, CONFIGS["gpt2"] | {"vocab_size": 256})).model.tokenizer is Tokenizer.byte
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (CONFIGS["llama"], {}),
+        (CONFIGS["llama"] | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, {"rope_scaling": "(llama3)"}),
+        (CONFIGS["llama"] | {"rope_scaling": None, "rope_parameters": {"rope_type": "default"}}, {}),
+        (CONFIGS["mistral"], {}),  # its usual window of 4096 is longer than the 1024 of the recipe
+        (CONFIGS["mistral"] | {"sliding_window": 256}, {"sliding_window": "trainer.sequence_length=256"}),
+        (CONFIGS["mistral"] | {"sliding_window": None}, {}),
+        (CONFIGS["qwen2"] | {"sliding_window": 256}, {}),  # off without use_sliding_window
+        (CONFIGS["qwen2"] | {"sliding_window": 256, "use_sliding_window": True}, {"sliding_window": "last 256"}),
+        (CONFIGS["llama"] | {"quantization_config": {"quant_method": "gptq"}}, {"quantization_config": "(gptq)"}),
+        (CONFIGS["llama"] | {"attention_dropout": 0.1}, {"attention_dropout": "0.1 of embeddings and residuals too"}),
+        (CONFIGS["gpt2"] | {"attn_pdrop": 0.0}, {"attn_pdrop": "resid_pdrop's 0.1 instead of 0.0"}),
+        (CONFIGS["llama"] | {"max_position_embeddings": 512}, {"max_position_embeddings": "longer than the 512"}),
+        (CONFIGS["llama"] | {"architectures": ["LlamaForSequenceClassification"]}, {"architectures": "its own"}),
+        (CONFIGS["llama"] | {"architectures": ["LlamaForCausalLM"], "auto_map": {"x": "y"}}, {"auto_map": "its own"}),
+    ],
+)
+def test_what_is_billed_otherwise_is_named(content, told, tmp_path):
+    origins = _from(_folder(tmp_path, content)).provenance
+    notes = {path.removeprefix("model.path."): why for path, why in origins.items() if path.startswith("model.path.")}
+    assert notes.keys() == told.keys()
+    assert all(part in notes[name] for name, part in told.items()), notes
+
+
+def test_weights_trained_with_what_is_not_computed_are_an_error_where_they_would_be_trained(tmp_path):
+    folder = _folder(tmp_path, CONFIGS["mistral"])
+    plan = _from(
+        folder, "trainer.sequence_length=8192", "trainer.tokens_per_step=524288", f"trainer.init_from=hf:{folder}"
+    )
+    (here,), (elsewhere,) = judge_start(plan, is_here=True), judge_start(plan, is_here=False)
+    assert (here.severity, here.exit_code, elsewhere.severity) == (Severity.error, 2, Severity.warning)
+    assert "has sliding_window: attention over the last 4,096 positions" in here.message
