@@ -190,6 +190,7 @@ def test_what_is_billed_otherwise_is_named(content, told, tmp_path):
 
 def test_weights_trained_with_what_is_not_computed_are_an_error_where_they_would_be_trained(tmp_path):
     folder = _folder(tmp_path, CONFIGS["mistral"])
+    (folder / "model.safetensors").write_bytes(b"weights")
     plan = _from(
         folder, "trainer.sequence_length=8192", "trainer.tokens_per_step=524288", f"trainer.init_from=hf:{folder}"
     )
