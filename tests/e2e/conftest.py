@@ -87,6 +87,29 @@ def text_of_seconds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A command that trained, and its desk; for tests that change nothing there."""
+
+    desk: Desk
+    done: Done
+
+    @property
+    def run_dir(self) -> Path:
+        (run_dir,) = self.desk.run_dirs()
+        return run_dir
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, text_of_seconds: Path) -> Finished:
+    """One tracked run of 20 steps for all tests: starting it takes longer than looking at it."""
+    desk = Desk(tmp_path_factory.mktemp("finished"))
+    data = ("data=text", f"data.path={text_of_seconds}")
+    done = desk.launch(*SMALL, *data, "trainer.n_steps=20", "tracking=wandb", "tracking.notes=baseline")
+    assert done.code == 0, done.err
+    return Finished(desk, done)
+
+
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)

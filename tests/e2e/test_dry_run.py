@@ -1,14 +1,10 @@
 """The bill of a machine that is not here: quick, complete, and without a trace on the disk."""
 
-from collections.abc import Callable
-
 import pytest
 
 from launch import bill
 from preflight.errors import ConfigError
-from tests.e2e.conftest import Desk
-
-Overrides = Callable[..., tuple[str, ...]]
+from tests.e2e.conftest import Desk, Finished
 
 
 def test_dry_run_writes_nothing(desk: Desk) -> None:
@@ -79,12 +75,12 @@ def test_problems_in_json_are_one_document(desk: Desk) -> None:
     assert done.document["problems"]
 
 
-def test_plan_file_prints_the_identical_bill(desk: Desk, small: Overrides) -> None:
-    assert desk.launch(*small()).code == 0
-    first, second = (desk.frozen(f"plan={desk.run_dirs()[0] / 'plan.json'}", "dry_run=true") for _ in range(2))
+def test_plan_file_prints_the_identical_bill(finished: Finished) -> None:
+    plan = f"plan={finished.run_dir / 'plan.json'}"
+    first, second = (finished.desk.frozen(plan, "dry_run=true") for _ in range(2))
     assert first.code == 0, first.err
     assert first.out == second.out
-    head = (desk.run_dirs()[0] / "report.txt").read_text()
+    head = (finished.run_dir / "report.txt").read_text()
     assert head.startswith(first.out.splitlines()[0])
 
 

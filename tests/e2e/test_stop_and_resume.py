@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import Desk, Finished
 from tests.e2e.test_ranks import curve, wait_for_steps
 
 Overrides = Callable[..., tuple[str, ...]]
@@ -66,9 +66,8 @@ def test_resume_of_nothing_says_what_is_there(desk: Desk) -> None:
     assert "no run with a checkpoint" in done.err
 
 
-def test_resume_takes_no_other_override(desk: Desk, small: Overrides) -> None:
-    assert desk.launch(*small()).code == 0
-    done = desk.frozen("resume=latest", "trainer.learning_rate=1", "seed=3")
+def test_resume_takes_no_other_override(finished: Finished) -> None:
+    done = finished.desk.frozen("resume=latest", "trainer.learning_rate=1", "seed=3")
     assert done.code == 2
     assert "trainer.learning_rate" in done.err
     assert "seed" in done.err

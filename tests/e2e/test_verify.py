@@ -11,18 +11,9 @@ from pathlib import Path
 import pytest
 
 from scripts import verify
-from tests.e2e.conftest import ROOT, SMALL, Desk
+from tests.e2e.conftest import ROOT, Finished
 
 Damage = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module", name="finished")
-def fixture_finished(tmp_path_factory: pytest.TempPathFactory, text_of_seconds: Path) -> Path:
-    """A runs folder with one tracked run."""
-    desk = Desk(tmp_path_factory.mktemp("finished"))
-    done = desk.launch(*SMALL, "data=text", f"data.path={text_of_seconds}", "trainer.n_steps=20", "tracking=wandb")
-    assert done.code == 0, done.err
-    return desk.runs
 
 
 def problems(runs_dir: Path) -> dict[str, list[str]]:
@@ -32,9 +23,10 @@ def problems(runs_dir: Path) -> dict[str, list[str]]:
     return {what: found for what, found in verify.findings(folder) if found}
 
 
-def test_outputs_of_a_finished_run_agree(finished: Path) -> None:
-    assert problems(finished) == {}
-    done = subprocess.run([ROOT / "scripts" / "verify.sh", "--runs-dir", finished], capture_output=True, text=True)
+def test_outputs_of_a_finished_run_agree(finished: Finished) -> None:
+    runs_dir = finished.desk.runs
+    assert problems(runs_dir) == {}
+    done = subprocess.run([ROOT / "scripts" / "verify.sh", "--runs-dir", runs_dir], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("all outputs are there, sound, and agree\n")
 
@@ -90,10 +82,10 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGES)
-def test_whatever_is_damaged_is_found(finished: Path, tmp_path: Path, case: str) -> None:
+def test_whatever_is_damaged_is_found(finished: Finished, tmp_path: Path, case: str) -> None:
     damage, where, words = DAMAGES[case]
     runs_dir = tmp_path / "runs"
-    shutil.copytree(finished, runs_dir)
+    shutil.copytree(finished.desk.runs, runs_dir)
     (folder,) = (path.parent for path in runs_dir.glob("*/plan.json"))
     damage(folder)
     found = problems(runs_dir)
