@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # GPT-2 and NeoX, Llama 3, Llama 2, Gemma, BERT
-
+TOKENIZER_NAME = "tokenizer.json"  # beside a model's config.json, as save_pretrained writes it
 MOST_IDS = 10_000_000  # as many as model.vocab_size may be
 
 

@@ -58,7 +58,7 @@ def format_usd(usd: float) -> str:
 def format_count(n: float) -> str:
     """`124.4M`, `10.0B`, `491,520`: people read 1.3B faster than 1300000000."""
     for limit, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
-        if abs(n) >= limit:
+        if abs(n) >= 0.99995 * limit:  # 999,997,440 is 1.0B, not 1000.0M
             return f"{n / limit:.1f}{letter}"
     return f"{n:,.0f}"
 

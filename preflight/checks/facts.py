@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from datetime import date
@@ -13,6 +14,7 @@ from preflight.dataset import prepare_command
 from preflight.errors import ExitCode
 from preflight.estimate import Estimate
 from preflight.plan import RunPlan
+from preflight.tokenizer_file import TOKENIZER_NAME
 from preflight.units import SECONDS_PER_HOUR, format_count
 from preflight.verdict.judge import Finding, Severity
 
@@ -40,7 +42,7 @@ def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
     if data.prepared or data.kind in PREPARED_AT_LAUNCH:
         return
     if data.kind is DataKind.bin:
-        command = "data.path= with a folder that holds train.bin and val.bin"
+        command = _to_token_files(plan)
     else:
         command = prepare_command(data.kind, data.dir, plan.model.tokenizer, data.val_fraction)
     if is_here:
@@ -54,6 +56,16 @@ def _prepared(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
     else:
         message = f"data={data.kind.name} must be ready on the machine that trains"
         yield Finding(check="data.prepared", severity=Severity.warning, message=message, fix=command)
+
+
+def _to_token_files(plan: RunPlan) -> str:
+    """A text is read with the tokenizer of the model's folder; where that is not, it has to be named."""
+    own = None if plan.model.path is None else os.path.join(plan.model.path, TOKENIZER_NAME)
+    has_own = own is not None and os.path.isfile(own)
+    text = "data=text data.path=FILE_OR_FOLDER" + ("" if has_own else f" data.tokenizer={TOKENIZER_NAME}")
+    read = f" (read with {own})" if has_own else ""
+    dataset = f"python scripts/prepare_data.py hf --path DATASET --tokenizer {own if has_own else TOKENIZER_NAME}"
+    return f"{text}{read}; {dataset}; or data=bin data.path=FOLDER with train.bin and val.bin"
 
 
 def _epochs(plan: RunPlan) -> Iterator[Finding]:

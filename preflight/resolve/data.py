@@ -23,7 +23,7 @@ from preflight.dataset import (
 from preflight.errors import ConfigError
 from preflight.plan import DataPlan
 from preflight.resolve.resolution import Resolution
-from preflight.tokenizer_file import largest_id
+from preflight.tokenizer_file import TOKENIZER_NAME, largest_id
 
 BPE_IDS = 50257  # of GPT-2
 VOCAB_MULTIPLE = 64  # matrix units like it
@@ -81,7 +81,7 @@ def _n_source_bytes(path: Path) -> int | None:
 def _tokenizer_path(data: DataConfig, kind: DataKind, model: ModelConfig, resolution: Resolution) -> Path | None:
     """Absolute, and its ids fit the model; None: the model's own tokenizer, or a problem that is noted."""
     if data.tokenizer is None:
-        return None
+        return _folders_tokenizer(kind, model, resolution)
     if kind is not DataKind.text:
         message = f"has no effect with data={kind.name}"
         resolution.refuse("data.tokenizer", data.tokenizer, message, "data.tokenizer=null")
@@ -98,6 +98,20 @@ def _tokenizer_path(data: DataConfig, kind: DataKind, model: ModelConfig, resolu
         padded = -(-n_ids // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         resolution.refuse("model.vocab_size", model.vocab_size, message, f"model.vocab_size={padded}")
     return path
+
+
+def _folders_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolution) -> Path | None:
+    """The one beside the config.json of a folder's model, which no name stands for."""
+    if kind is not DataKind.text or model.path is None or model.tokenizer is not Tokenizer.other:
+        return None
+    path = Path(model.path, TOKENIZER_NAME)
+    try:
+        is_mine = path.is_file() and largest_id(path) < model.vocab_size
+    except (OSError, ValueError):  # then it is of no use, and data.tokenizer= is asked for
+        is_mine = False
+    if is_mine:
+        resolution.provenance["data.tokenizer"] = f"detected: {path}"
+    return path if is_mine else None
 
 
 def _check_length(data: DataConfig, n_source_bytes: int, sequence_length: int, resolution: Resolution) -> None:
@@ -132,7 +146,9 @@ def _own_path(data: DataConfig, kind: DataKind, resolution: Resolution) -> Path 
     path = Path(os.path.abspath(os.path.expanduser(data.path)))
     fault = _path_fault(path, kind)
     if fault is not None:
-        resolution.refuse("data.path", data.path, fault, "data.path=PATH of what exists, or data=stdlib")
+        is_text = data.kind is DataKind.auto and path.is_file()  # a model without a tokenizer of ours takes token files
+        fix = f"data=text data.path={data.path}" if is_text else "data.path=PATH of what exists, or data=stdlib"
+        resolution.refuse("data.path", data.path, fault, fix)
         return None
     if kind is DataKind.text:
         from preflight.documents import first_fault  # bills of other data do not pay for it

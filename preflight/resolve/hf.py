@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from conf.choices import Activation, Family, Norm, Positions, Tokenizer
-from conf.schema import ModelConfig
+from conf.schema import Config, ModelConfig
 from preflight.resolve.hf_notes import notes, refuse_other_parts, truth
 from preflight.resolve.resolution import Resolution
 
 CONFIG_NAME = "config.json"
+PROCESSOR_TOKENS_PER_STEP = 16_384  # of conf/model/gpt2_10m.yaml, which is trained on processors
 VOCABULARIES = {256: Tokenizer.byte, 50257: Tokenizer.gpt2, 50304: Tokenizer.gpt2}
 ACTIVATIONS = {
     "gelu": Activation.gelu,
@@ -61,6 +62,24 @@ def from_folder(model: ModelConfig, resolution: Resolution, sequence_length: int
     name = Path(_folder(model.path)).name if model.name == "hf" else model.name
     shape |= given
     return replace(model, **shape, name=name or "hf", recipe=recipe, tokenizer=tokenizer, path=_folder(model.path))
+
+
+def for_processor(config: Config, resolution: Resolution) -> Config:
+    """The recipe of a folder's model is nobody's: what is a step of seconds on a card is one of minutes here."""
+    recipe = config.model.recipe
+    is_whole = PROCESSOR_TOKENS_PER_STEP % (config.trainer.sequence_length or recipe.sequence_length) == 0
+    if (
+        config.trainer.tokens_per_step is not None
+        or recipe.tokens_per_step <= PROCESSOR_TOKENS_PER_STEP
+        or not is_whole
+    ):
+        return config
+    resolution.provenance["model.recipe.tokens_per_step"] = (
+        f"default: {PROCESSOR_TOKENS_PER_STEP:,} tokens a step, for a processor; "
+        f"trainer.tokens_per_step={recipe.tokens_per_step} is what a card gets"
+    )
+    smaller = replace(recipe, tokens_per_step=PROCESSOR_TOKENS_PER_STEP)
+    return replace(config, model=replace(config.model, recipe=smaller))
 
 
 OPTIONAL = ("n_kv_head", "d_ff", "qkv_bias", "norm", "positions", "activation", "head_dim", "n_positions")

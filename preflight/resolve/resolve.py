@@ -9,7 +9,7 @@ from typing import NamedTuple
 from conf.choices import Enforce, PolicyChoice
 from conf.schema import Config, HwConfig
 from preflight.errors import ConfigError
-from preflight.hw_plan import HwPlan
+from preflight.hw_plan import CardKind, HwPlan
 from preflight.machine.snapshot import Machine
 from preflight.plan import (
     BudgetPlan,
@@ -55,6 +55,10 @@ def resolve(config: Config, machine: Machine, *, command: str, created_at: str) 
     resolution = Resolution()
     job = resolve_job(config, resolution, command=command, created_at=created_at)
     hardware = find_hardware(job.config.hw, machine, resolution)
+    if job.model.path is not None and hardware is not None and hardware.card.kind in (CardKind.cpu, CardKind.mps):
+        from preflight.resolve.hf import for_processor
+
+        job = job._replace(config=for_processor(job.config, resolution))
     plan = plan_on(job, hardware, job.config.hw, machine, resolution) if hardware is not None else None
     if plan is None or resolution.problems:
         raise ConfigError(resolution.problems)

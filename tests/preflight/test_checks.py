@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,11 +207,16 @@ def test_data_that_is_not_prepared_stops_here_with_the_command(make_plan: MakePl
     assert finding.fix == f"python scripts/prepare_data.py {kind.name} --dir /data{own}"
 
 
-def test_token_files_of_ones_own_are_asked_for_by_path(make_plan: MakePlan):
-    finding = _found(
-        _with_data(make_plan(card="4090"), kind=DataKind.bin, prepared=False), _machine(_gpu()), "data.prepared"
-    )
-    assert finding.fix == "data.path= with a folder that holds train.bin and val.bin"
+def test_token_files_of_ones_own_come_from_text_and_the_models_tokenizer(make_plan: MakePlan, tmp_path: Path):
+    plan = _with_data(make_plan(card="4090"), kind=DataKind.bin, prepared=False)
+    fix = _found(plan, _machine(_gpu()), "data.prepared").fix
+    assert fix.startswith("data=text data.path=FILE_OR_FOLDER data.tokenizer=tokenizer.json; ")
+    assert "scripts/prepare_data.py hf --path DATASET --tokenizer tokenizer.json" in fix
+    assert fix.endswith("data=bin data.path=FOLDER with train.bin and val.bin")
+    (tmp_path / "tokenizer.json").touch()
+    of_a_folder = replace(plan, model=replace(plan.model, path=str(tmp_path)))
+    fix = _found(of_a_folder, _machine(_gpu()), "data.prepared").fix
+    assert fix.startswith(f"data=text data.path=FILE_OR_FOLDER (read with {tmp_path}/tokenizer.json); ")
 
 
 def test_data_that_is_not_prepared_is_a_warning_when_another_machine_trains(make_plan: MakePlan):

@@ -6,7 +6,7 @@ import pytest
 
 from preflight.band import around
 from preflight.report.words import seconds_with_band
-from preflight.units import SECONDS_PER_YEAR, format_hours, format_seconds
+from preflight.units import SECONDS_PER_YEAR, format_count, format_hours, format_seconds
 from preflight.verdict.needs import amount
 
 
@@ -28,6 +28,11 @@ from preflight.verdict.needs import amount
 )
 def test_hours_are_said_in_minutes_and_seconds_where_they_are_short(hours: float, shown: str):
     assert format_hours(hours) == amount("hours", hours) == shown
+
+
+def test_counts_are_rounded_before_their_letter_is_chosen():
+    shown = [format_count(n) for n in (999_997_440, 999_900_000, 999_949, 999_999)]
+    assert shown == ["1.0B", "999.9M", "999,949", "1.0M"]
 
 
 def test_seconds_and_their_band_have_one_unit():

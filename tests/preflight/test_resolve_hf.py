@@ -8,6 +8,7 @@ from conf.choices import Activation, Norm, Positions, Tokenizer
 from launcher.decide import answer
 from preflight.checks.extras import judge_start
 from preflight.params import count_params
+from preflight.tokenizer_file import ids_of
 from preflight.verdict.judge import Severity
 
 CONFIGS = {
@@ -197,3 +198,32 @@ def test_weights_trained_with_what_is_not_computed_are_an_error_where_they_would
     (here,), (elsewhere,) = judge_start(plan, is_here=True), judge_start(plan, is_here=False)
     assert (here.severity, here.exit_code, elsewhere.severity) == (Severity.error, 2, Severity.warning)
     assert "has sliding_window: attention over the last 4,096 positions" in here.message
+
+
+def test_text_is_read_with_the_tokenizer_beside_the_config(tmp_path):
+    folder, novel = _folder(tmp_path, CONFIGS["llama"]), tmp_path / "novel.txt"
+    novel.write_text("It was a dark and stormy night.\n" * 2000)
+    asked = ("model=hf", f"model.path={folder}", "hw=8xh100", "data=text", f"data.path={novel}")
+    assert "has a tokenizer of its own, which is not here" in problems_of(*asked)[0].message
+    for n_ids, is_taken in ((300, True), (301, False)):  # the model has 300
+        vocabulary = {f"t{i}": i for i in range(n_ids)}
+        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+        ids_of.cache_clear()
+        if is_taken:
+            plan = resolved(*asked)
+            assert plan.data.tokenizer_path == str(folder / "tokenizer.json")
+            assert plan.provenance["data.tokenizer"] == f"detected: {folder}/tokenizer.json"
+        else:
+            assert "which is not here" in problems_of(*asked)[0].message
+    as_text = problems_of("model=hf", f"model.path={folder}", f"data.path={novel}")[0]
+    assert (as_text.path, as_text.fix) == ("data.path", f"data=text data.path={novel}")
+
+
+def test_recipe_of_a_folder_has_smaller_steps_on_a_processor(tmp_path):
+    folder = ("model=hf", f"model.path={_folder(tmp_path, CONFIGS['llama'])}")
+    plan = resolved(*folder, "hw=cpu")
+    assert plan.trainer.tokens_per_step == 16_384
+    assert "for a processor" in plan.provenance["model.recipe.tokens_per_step"]
+    assert resolved(*folder, "hw=cpu", "trainer.tokens_per_step=491520").trainer.tokens_per_step == 491_520
+    assert resolved(*folder, "hw=8xh100").trainer.tokens_per_step == 491_520
+    assert resolved(*folder, "hw=cpu", "trainer.sequence_length=1536").trainer.tokens_per_step == 491_520
