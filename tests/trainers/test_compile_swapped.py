@@ -9,17 +9,9 @@ from dataclasses import replace
 import pytest
 
 from preflight.plan import RunPlan
+from tests.trainers.stopping_at import StopAt
 from trainers.job import Job
 from trainers.pretrain import train
-
-
-class StopAtStepTwo:
-    n_looks = 0
-
-    @property
-    def requested(self) -> str | None:
-        self.n_looks += 1
-        return "SIGTERM" if self.n_looks == 2 else None
 
 
 def losses(job: Job) -> list[float]:
@@ -37,7 +29,7 @@ def test_run_that_is_resumed_with_compile_swapped_keeps_its_losses(
     eager = replace(plan, model=replace(plan.model, n_layer=1))
     compiled = replace(eager, trainer=replace(eager.trainer, compile=True))
     first, second = (compiled, eager) if begins_compiled else (eager, compiled)
-    undisturbed, swapped = make_job(eager, "undisturbed"), make_job(first, "swapped", stop=StopAtStepTwo())
+    undisturbed, swapped = make_job(eager, "undisturbed"), make_job(first, "swapped", stop=StopAt(2))
     train(undisturbed)
     train(swapped)
     train(replace(make_job(second, "swapped"), resume=True))

@@ -17,24 +17,13 @@ import torch
 from preflight.hw_plan import CardKind
 from preflight.machine.snapshot import World
 from preflight.plan import RunPlan
+from tests.trainers.stopping_at import StopAt
 from trainers import checkpoint, distributed
 from trainers.job import Job, NeverStop
 from trainers.outcome import leave
 from trainers.pretrain import train
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-
-
-class StopAtLook:
-    """Rank 1 alone is asked to stop, during step 3."""
-
-    def __init__(self) -> None:
-        self.n_looks = 0
-
-    @property
-    def requested(self) -> str | None:
-        self.n_looks += 1
-        return "SIGTERM" if os.environ["RANK"] == "1" and self.n_looks == 3 else None
 
 
 def train_as(rank: int, ports: list[int], jobs: list[Job]) -> None:
@@ -121,7 +110,7 @@ def test_two_ranks_train_what_one_does_and_stop_together(
     """One pair of processes for all that needs two: starting them takes longer than what they do."""
     plan = small_plan(n_steps=6, micro_batch_size=2, grad_accum_steps=4, trainer={"eval_interval": 3}, dropout=0.1)
     one, two = make_job(plan, "one"), make_job(on_two_ranks(plan), "two")
-    stopped = make_job(on_two_ranks(plan), "stopped", stop=StopAtLook())
+    stopped = make_job(on_two_ranks(plan), "stopped", stop=StopAt(3, rank=1))
     alone = train(one)
     both, both_stopped = train_on_two_ranks(two, stopped)
 

@@ -16,6 +16,7 @@ from preflight.errors import ConfigError
 from preflight.params import adapter_params
 from preflight.plan import Checkpointing, Precision, RunPlan
 from scripts.export_hf import main as export_hf
+from tests.trainers.stopping_at import StopAt
 from trainers import build, checkpoint, hf_weights, lora
 from trainers.gpt import GPT
 from trainers.job import Job, NeverStop
@@ -26,18 +27,6 @@ Jobs = Callable[..., Job]
 T = 16
 LLAMA = {"norm": Norm.rmsnorm, "positions": Positions.rotary, "activation": Activation.swiglu, "n_kv_head": 1}
 LORA = {"adapter": Adapter.lora, "lora_rank": 4, "learning_rate": 1e-2}
-
-
-class StopAt:
-    """Asks to stop during step 3."""
-
-    def __init__(self) -> None:
-        self.n_looks = 0
-
-    @property
-    def requested(self) -> str | None:
-        self.n_looks += 1
-        return "SIGTERM" if self.n_looks == 3 else None
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +104,7 @@ def test_frozen_matrices_have_16_bits_where_matmuls_do(small_plan: Plans):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_pure"])
 def test_train_resumes_exactly_with_adapters_alone_in_the_checkpoint(small_plan: Plans, make_job: Jobs, precision: str):
     plan = with_llama(small_plan(n_steps=6, precision=Precision[precision], trainer=LORA))
-    undisturbed, stopped = make_job(plan, "undisturbed"), make_job(plan, "stopped", stop=StopAt())
+    undisturbed, stopped = make_job(plan, "undisturbed"), make_job(plan, "stopped", stop=StopAt(3))
     train(undisturbed)
     assert train(stopped).n_steps_done == 3
     train(replace(stopped, stop=NeverStop(), resume=True))

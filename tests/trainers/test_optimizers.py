@@ -12,6 +12,7 @@ from saved import assert_identical, last_state
 
 from conf.choices import Adapter, Optimizer, OptimizerKernel
 from preflight.plan import Precision, RunPlan
+from tests.trainers.stopping_at import StopAt
 from trainers.gpt import GPT
 from trainers.job import Job, NeverStop
 from trainers.optimizers import Combined, make_optimizer, set_learning_rate
@@ -21,18 +22,6 @@ Plans = Callable[..., RunPlan]
 Jobs = Callable[..., Job]
 T = 16
 FOREACH = {"optimizer_kernel": OptimizerKernel.foreach}
-
-
-class StopAt:
-    """Asks to stop during step 4."""
-
-    def __init__(self) -> None:
-        self.n_looks = 0
-
-    @property
-    def requested(self) -> str | None:
-        self.n_looks += 1
-        return "SIGTERM" if self.n_looks == 4 else None
 
 
 def gpt(plan: RunPlan) -> GPT:
@@ -136,7 +125,7 @@ def test_train_learns_and_resumes_exactly_with_every_optimizer(small_plan: Plans
     rate = {Optimizer.sgd: 0.1, Optimizer.adafactor: 3e-2}.get(rule, 1e-2)
     settings = {"optimizer": rule, "learning_rate": rate, "eval_interval": 0, "checkpoint_interval": 0} | FOREACH
     plan = small_plan(n_steps=12, dropout=0.1, trainer=settings)
-    undisturbed, stopped = make_job(plan, "undisturbed"), make_job(plan, "stopped", stop=StopAt())
+    undisturbed, stopped = make_job(plan, "undisturbed"), make_job(plan, "stopped", stop=StopAt(4))
     actual = train(undisturbed)
     assert train(stopped).n_steps_done == 4
     train(replace(stopped, stop=NeverStop(), resume=True))

@@ -18,6 +18,7 @@ from preflight.actual import Actual
 from preflight.errors import TrainingFailed
 from preflight.plan import Precision, RunPlan
 from preflight.planfile import read_json
+from tests.trainers.stopping_at import StopAt
 from trainers import checkpoint
 from trainers.gpt import MLP
 from trainers.job import Job
@@ -25,18 +26,6 @@ from trainers.pretrain import learning_rate, train
 
 Plans = Callable[..., RunPlan]
 Jobs = Callable[..., Job]
-
-
-class StopAt:
-    """Asks to stop when it has been looked at `n` times: during step `n`."""
-
-    def __init__(self, n: int, name: str) -> None:
-        self.n_looks, self.n, self.name = 0, n, name
-
-    @property
-    def requested(self) -> str | None:
-        self.n_looks += 1
-        return self.name if self.n_looks >= self.n else None
 
 
 def metrics(job: Job, name: str = "train/loss") -> dict[int, float]:

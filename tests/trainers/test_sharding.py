@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from conf.choices import Optimizer, OptimizerKernel, Parallel
 from preflight.machine.snapshot import World
 from preflight.plan import Checkpointing, Precision, RunPlan
+from tests.trainers.stopping_at import StopAt
 from trainers import checkpoint, sharding
 from trainers.build import build_model
 from trainers.gpt import GPT
@@ -41,27 +42,15 @@ def changed(plan: RunPlan, **trainer: Any) -> RunPlan:
     return replace(plan, trainer=replace(plan.trainer, **trainer))
 
 
-class StopAt:
-    """Asks every rank to stop during step 3."""
-
-    def __init__(self) -> None:
-        self.n_looks = 0
-
-    @property
-    def requested(self) -> str | None:
-        self.n_looks += 1
-        return "SIGTERM" if self.n_looks == 3 else None
-
-
 def test_ranks_that_share_states_train_what_whole_ones_do(small_plan: Plans, make_job: Jobs, tmp_path: Path):
     """One pair of processes for all: starting them takes longer than what they do."""
     one = small_plan(n_steps=6, grad_accum_steps=4, trainer=SETTINGS)
     two = on_two_ranks(one)
-    undisturbed, first_half = make_job(one, "undisturbed"), make_job(one, "first-half", stop=StopAt())
+    undisturbed, first_half = make_job(one, "undisturbed"), make_job(one, "first-half", stop=StopAt(3))
     train(undisturbed)
     train(first_half)
     jobs = {kind: make_job(changed(two, parallel=kind), kind.value) for kind in Parallel}
-    stopped = make_job(jobs[Parallel.zero3].plan, "stopped", stop=StopAt())
+    stopped = make_job(jobs[Parallel.zero3].plan, "stopped", stop=StopAt(3))
     resumed = []
     for kind in (Parallel.zero1, Parallel.zero2, Parallel.zero3):
         shutil.copytree(first_half.run_dir, tmp_path / f"resumed-{kind.value}")

@@ -16,6 +16,7 @@ import torch
 from conf.choices import Optimizer
 from preflight.errors import ConfigError, TrainingFailed
 from preflight.plan import RunPlan
+from tests.trainers.stopping_at import StopAt
 from trainers import checkpoint, pretrain
 from trainers import state as module
 from trainers.job import Job
@@ -24,18 +25,6 @@ from trainers.state import copied, refuse_other_states
 
 Plans = Callable[..., RunPlan]
 Jobs = Callable[..., Job]
-
-
-class StopAt:
-    """Asks to stop when it has been looked at `n` times: during step `n`."""
-
-    def __init__(self, n: int) -> None:
-        self.n_looks, self.n = 0, n
-
-    @property
-    def requested(self) -> str | None:
-        self.n_looks += 1
-        return "SIGTERM" if self.n_looks >= self.n else None
 
 
 def lines(job: Job, name: str) -> list[tuple[int, float]]:
