@@ -15,7 +15,7 @@ from saved import assert_identical, last_state
 
 from conf.choices import Attention, Float32Matmul, Optimizer
 from preflight.actual import Actual
-from preflight.errors import TrainingFailed
+from preflight.errors import ConfigError, TrainingFailed
 from preflight.plan import Precision, RunPlan
 from preflight.planfile import read_json
 from tests.trainers.stopping_at import StopAt
@@ -118,7 +118,7 @@ def test_train_says_that_a_checkpoints_states_are_another_optimizers(small_plan:
     job = make_job(small_plan(n_steps=2))
     train(job)
     muon = replace(job.plan, trainer=replace(job.plan.trainer, optimizer=Optimizer.muon, n_steps=4))
-    with pytest.raises(TrainingFailed, match="states are another optimizer's"):
+    with pytest.raises(ConfigError, match=r"holds the states of trainer\.optimizer=adamw"):
         train(replace(job, plan=muon, resume=True))
 
 
