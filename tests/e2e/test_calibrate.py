@@ -1,4 +1,4 @@
-"""`action=calibrate` as it is typed, with its own processes: measured, taken to heart, within its time."""
+"""`action=calibrate` as it stands in the README, with its own processes: measured, taken to heart, within its time."""
 
 import json
 

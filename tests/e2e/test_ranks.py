@@ -1,37 +1,22 @@
-"""Several ranks: launch.py starts torchrun, or torchrun starts launch.py; the training is the same."""
+"""Several ranks: launch.py starts torchrun, or torchrun starts launch.py.
+
+That the training is the same is shown with the commands of the README, which are these three: test_readme.py.
+"""
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.e2e.conftest import ROOT, Desk
 
-Overrides = Callable[..., tuple[str, ...]]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
 
 def curve(run_dir: Path) -> list[float]:
     rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     return [row["train/loss"] for row in rows if "train/loss" in row]
-
-
-def test_torchrun_and_launch_and_one_rank_train_alike(desk: Desk, small: Overrides) -> None:
-    overrides = small("trainer.log_interval=1", "trainer.precision=fp32")
-    assert desk.launch(*overrides).code == 0
-    started_by_launch = desk.launch(*overrides, "hw=2xcpu")
-    assert started_by_launch.code == 0, started_by_launch.err
-    under_torchrun = desk.run(*TORCHRUN, *desk.arguments(*overrides))
-    assert under_torchrun.code == 0, under_torchrun.err
-    one, two, three = (curve(run_dir) for run_dir in desk.run_dirs())
-    assert two == three
-    assert one == pytest.approx(two, abs=2e-4)  # sums in another order
-    assert under_torchrun.out.count("estimated") == started_by_launch.out.count("estimated")
-    worlds = [line["plan"]["hw"]["n_gpus_per_node"] for line in desk.ledger()]
-    assert worlds == [1, 2, 2]
 
 
 def test_configuration_error_under_torchrun_ends_all_ranks(desk: Desk) -> None:

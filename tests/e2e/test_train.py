@@ -35,15 +35,15 @@ def test_loss_falls_from_ln_256_and_the_json_report_is_one_document_with_the_act
     assert "tok/s" in done.err
 
 
-def test_next_bill_on_this_machine_uses_the_run(desk: Desk, small: Overrides) -> None:
+def test_next_bill_on_this_machine_uses_the_run(desk: Desk, finished: Finished, small: Overrides) -> None:
     before = desk.launch(*small("dry_run=true", "report=json")).document
-    assert desk.launch(*small()).code == 0
-    after = desk.launch(*small("dry_run=true", "report=json")).document
+    there = finished.desk
+    after = there.launch(*small("dry_run=true", "report=json")).document
     assert before["calibration"]["n_runs"] == 0
     assert after["calibration"]["n_runs"] == 1
     assert "calibrated (1 run" in after["estimate"]["step_seconds"]["source"]
-    assert "1 run" in desk.launch(*small("dry_run=true")).out
-    off = desk.launch(*small("dry_run=true", "report=json", "calibration=off")).document
+    assert "1 run" in there.launch(*small("dry_run=true")).out
+    off = there.launch(*small("dry_run=true", "report=json", "calibration=off")).document
     assert off["estimate"]["step_seconds"] == before["estimate"]["step_seconds"]
 
 
