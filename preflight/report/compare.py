@@ -11,13 +11,16 @@ import io
 import re
 import textwrap
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 from conf.choices import CompareBy
 from preflight.band import Band
 from preflight.catalog import is_current
+from preflight.checks.facts import STALE_DAYS
 from preflight.compare import Comparison, Row
 from preflight.errors import ExitCode
+from preflight.hw_plan import Offer
 from preflight.money import USD, format_money
 from preflight.planfile import SCHEMA_VERSION
 from preflight.report.words import UNKNOWN
@@ -72,7 +75,7 @@ def _head(comparison: Comparison) -> list[str]:
 
 
 def _winners(rows: Sequence[Row]) -> list[str]:
-    """The ends of the front, in words."""
+    """The ends of the front, in words; where the cheapest is an old price, also the cheapest of today's."""
     front = [row for row in rows if row.is_on_front and row.usd is not None and row.hours is not None]
     if not front:
         return []
@@ -80,7 +83,28 @@ def _winners(rows: Sequence[Row]) -> list[str]:
         "cheapest": min(front, key=lambda row: row.usd.mid if row.usd else 0.0),
         "fastest": min(front, key=lambda row: row.hours.mid if row.hours else 0.0),
     }
-    return [f"{name:9}hw={row.hw}: {_money(row)} in {_time(row)}, {_offer(row)}" for name, row in ends.items()]
+    lines = [_winner(name, row) for name, row in ends.items()]
+    if _old_price(ends["cheapest"]):
+        lately = [row for row in rows if row.is_go and row.usd is not None and _is_seen_lately(row)]
+        now = min(lately, key=lambda row: row.usd.mid if row.usd else 0.0, default=None)
+        lines[1:1] = [] if now is None else [_winner("or", now, f"the cheapest price of the last {STALE_DAYS} days")]
+    return lines
+
+
+def _winner(name: str, row: Row, why: str = "") -> str:
+    """With the age of a price that may not be had any more."""
+    parts = (f"{name:9}hw={row.hw}: {_money(row)} in {_time(row)}", _offer(row), _old_price(row) or why)
+    text = ", ".join(part for part in parts if part)
+    return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=" " * 9))
+
+
+def _is_seen_lately(row: Row) -> bool:
+    """A price, and not an old one."""
+    return row.plan is not None and _is_price(row.plan.hw.offer) and not _old_price(row)
+
+
+def _is_price(offer: Offer) -> bool:
+    return not offer.owned and offer.usd_per_hour is not None
 
 
 def _header() -> str:
@@ -147,10 +171,11 @@ def _note(row: Row) -> str:
 
 def _old_price(row: Row) -> str:
     """Marketplace prices move: one of long ago says when it was seen."""
-    offer = row.plan.hw.offer if row.plan is not None else None
-    if offer is None or offer.owned or offer.usd_per_hour is None or is_current(offer):
+    if row.plan is None or not _is_price(row.plan.hw.offer):
         return ""
-    return f"price of {offer.as_of[:7]}"
+    offer, today = row.plan.hw.offer, date.fromisoformat(row.plan.created_at[:10])
+    n_days = (today - date.fromisoformat(offer.as_of)).days if offer.as_of else 0
+    return f"price of {offer.as_of[:7]}" if n_days > STALE_DAYS or not is_current(offer) else ""
 
 
 def _foot(comparison: Comparison) -> list[str]:

@@ -90,6 +90,24 @@ def test_4090_beats_a100_on_money_at_a_glance(gpt2: Comparison) -> None:
     assert max(map(len, lines)) <= 100
 
 
+def test_winner_with_an_old_price_says_so_and_names_the_cheapest_of_the_new_ones(gpt2: Comparison) -> None:
+    def dated(usd: float, hours: float, as_of: str) -> Row:
+        row = a_row(gpt2, usd, hours, is_on_front=True)
+        assert row.plan is not None
+        hw = row.plan.hw
+        return replace(row, plan=replace(row.plan, hw=replace(hw, offer=replace(hw.offer, as_of=as_of))))
+
+    old, new = dated(3.0, 8.0, "2026-08-31"), dated(5.0, 4.0, "2026-09-01")  # 91 and 90 days before the bill
+    told = compare_text(replace(gpt2, rows=(old, new)), is_full=False)
+    cheapest, other, fastest = told.splitlines()[2:5]
+    assert cheapest.startswith("cheapest hw=1x4090: $3.00 in 8.0 h, ")
+    assert cheapest.endswith(", price of 2026-08")
+    assert other.startswith("or       hw=1x4090: $5.00 in 4.0 h, ")
+    assert other.endswith("the cheapest price of the last 90 days")
+    assert "price of" not in fastest
+    assert "price of" not in "".join(compare_text(replace(gpt2, rows=(new,)), is_full=False).splitlines()[:5])
+
+
 def test_rows_within_budget_come_first_and_unknown_last(gpt2: Comparison) -> None:
     rows = [
         a_row(gpt2, usd, hours, broken=broken)
@@ -298,4 +316,4 @@ def test_png_is_a_picture(gpt2: Comparison) -> None:
 def test_old_prices_show_their_month(gpt2: Comparison) -> None:
     lines = compare_text(gpt2, is_full=True).splitlines()
     assert all("price of 2026-01" in line for line in lines if " 8xv100 " in line and " vast " in line)
-    assert not any("price of" in line for line in lines if " 8xh200 " in line)
+    assert not any("price of 2026-09" in line or "price of 2026-1" in line for line in lines)  # of the last 90 days
