@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from datetime import date
 
 from conf.choices import DataKind
-from preflight.catalog import is_ambiguous
 from preflight.checks.interval import judge_interval
 from preflight.dataset import prepare_command
 from preflight.errors import ExitCode
@@ -31,7 +29,7 @@ def judge_facts(plan: RunPlan, needs: Estimate, *, is_here: bool) -> Iterator[Fi
     """`is_here`: this computer is the one that will train, so what is missing here stops the run."""
     yield from _prepared(plan, is_here=is_here)
     yield from _epochs(plan)
-    yield from _card_name(plan)
+    yield from _custom_card(plan)
     yield from _price_age(plan)
     yield from _no_ecc(plan, needs)
     yield from judge_interval(plan, needs)
@@ -84,16 +82,10 @@ def _epochs(plan: RunPlan) -> Iterator[Finding]:
     yield Finding(check="data.epochs", severity=severity, message=message, fix=f"trainer.n_steps={n_steps}")
 
 
-def _card_name(plan: RunPlan) -> Iterator[Finding]:
-    hw = plan.hw
-    if hw.card.name == "custom":
+def _custom_card(plan: RunPlan) -> Iterator[Finding]:
+    if plan.hw.card.name == "custom":
         message = "the card's numbers are yours (hw.custom.*), so the bill is as good as they are"
         yield Finding(check="cards.custom", severity=Severity.info, message=message, fix="")
-        return
-    asked = re.sub(r"^(?:\d+x){1,2}", "", hw.declared)
-    if not hw.detected and is_ambiguous(asked):
-        message = f"{asked} fits several cards and is read as the commonest, {hw.card.label}"
-        yield Finding(check="cards.name", severity=Severity.info, message=message, fix="hw.card= with the full name")
 
 
 def _price_age(plan: RunPlan) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ RULE_BYTES_PER_PARAM = (12, 16)  # the rule of thumb: fp32 weights and Adam, wit
 def full_text(bill: Bill) -> str:
     """The one-screen bill, then the working."""
     sections = (
-        [bill_text(bill).rstrip()],
+        [bill_text(bill, is_full=True).rstrip()],
         _memory_section(bill),
         _rules_section(bill),
         _time_section(bill),
@@ -116,7 +116,8 @@ def _inputs_section(plan: RunPlan) -> list[str]:
         return []
     lines = ["Inputs and where they came from"]
     for path, origin in sorted(plan.provenance.items(), key=lambda item: (item[1], item[0])):
-        lines.append(f"{INDENT}{path:<{NAME_WIDTH}} {_plan_value(plan, path):<22} {origin}".rstrip())
+        word = origin.partition(":")[0]  # the reason stands in a note above
+        lines.append(f"{INDENT}{path:<{NAME_WIDTH}} {_plan_value(plan, path):<22} {word}".rstrip())
     return lines
 
 

@@ -35,14 +35,14 @@ DECISION_WORDS = {
 }
 
 
-def bill_text(bill: Bill) -> str:
-    """Plain text, about fifteen lines of 80 columns."""
+def bill_text(bill: Bill, *, is_full: bool = False) -> str:
+    """Plain text, about fifteen lines of 80 columns; more where every finding is wanted."""
     lines = [verdict_line(bill)]
     if bill.verdict.violations or bill.ladder or bill.verdict.would_help:
         lines += _no_lines(bill)
     lines += [change_line(change) for change in bill.verdict.changes]
     lines += [memory_line(bill), time_line(bill), *money_lines(bill), energy_line(bill)]
-    lines += [batch_line(bill), value_line(bill), basis_line(bill), *_finding_lines(bill)]
+    lines += [batch_line(bill), value_line(bill), basis_line(bill), *_finding_lines(bill, is_full=is_full)]
     return "\n".join(lines) + "\n"
 
 
@@ -221,14 +221,15 @@ def _help(bill: Bill) -> list[str]:
     return [overrides] if helps and not is_said else []
 
 
-def _finding_lines(bill: Bill) -> list[str]:
+def _finding_lines(bill: Bill, *, is_full: bool) -> list[str]:
     """Errors, warnings and what was decided for the user, three at most; the rest is in report=full."""
     mismatch = machine_mismatch(bill)
-    matters = {Severity.error} if bill.verdict.decision is Decision.refuse else {Severity.error, Severity.warning}
+    is_no = bill.verdict.decision is Decision.refuse and not is_full  # whose cures come first
+    matters = {Severity.error} if is_no else {Severity.error, Severity.warning}
     findings = [f for f in bill.verdict.findings if f.severity in matters and f is not mismatch]
     lines = [*(finding_line(finding) for finding in findings), *decided_lines(bill)]
     n_more = len(lines) - N_FINDINGS
-    return lines if n_more <= 0 else [*lines[:N_FINDINGS], folded("", f"{n_more} more with report=full")]
+    return lines if n_more <= 0 or is_full else [*lines[:N_FINDINGS], folded("", f"{n_more} more with report=full")]
 
 
 def decided_lines(bill: Bill) -> list[str]:

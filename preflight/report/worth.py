@@ -5,7 +5,7 @@ from __future__ import annotations
 from preflight.bill import Bill
 from preflight.hw_plan import Offer
 from preflight.money import format_money, rate_words
-from preflight.report.words import UNKNOWN, folded, kwh_with_band, tuned_words, usd_with_band
+from preflight.report.words import UNKNOWN, folded, kwh_with_band, tuned_words
 from preflight.units import SECONDS_PER_MINUTE, format_count, format_seconds
 from preflight.value import FITTED_PARAMS, FITTED_TOKENS
 
@@ -22,16 +22,15 @@ def money_section(bill: Bill) -> list[str]:
     """Hours become money by the offer's rules, watts by the tariff's."""
     cost, money, hw = bill.estimate.cost, bill.plan.budget.money, bill.plan.hw
     rates = cost.rates
-    lines = [f"Money: {usd_with_band(cost.cost_usd, money)}, {rates.basis}"]
-    lines += [f"{INDENT}{cost.alternative}"] if cost.alternative else []
+    lines = ["Money and energy"]
     lines.append(row("an hour", UNKNOWN if rates.usd_per_hour is None else f"${rates.usd_per_hour:,.4g}"))
     if rate_words(money):
         lines.append(folded(f"{INDENT}currency", f"{rate_words(money)}: {money.source}"))
     lines += _rounding_lines(hw.offer) + _spot_lines(hw.offer)
     lines.append(row("power in training, at the wall", UNKNOWN if rates.watts is None else f"{rates.watts:,.0f} W"))
-    energy = cost.energy_kwh
-    source = "" if energy is None else f"   [{energy.source}; PUE {hw.electricity.pue:g}]"
-    lines.append(row("energy", kwh_with_band(energy)) + source)
+    if cost.energy_kwh is not None:
+        source = f"[{cost.energy_kwh.source}; PUE {hw.electricity.pue:g}]"
+        lines.append(folded(f"{INDENT}energy", f"{kwh_with_band(cost.energy_kwh)}   {source}"))
     lines.append(row("CO2", UNKNOWN if cost.co2_kg is None else f"{cost.co2_kg.mid:,.3g} kg"))
     return lines
 

@@ -175,26 +175,6 @@ def test_no_ecc_matters_on_long_runs(make_plan: MakePlan):
     assert _found(make_plan(card="a100_80gb", n_steps=2_000_000), _machine(), "cards.ecc") is None
 
 
-@pytest.mark.parametrize(
-    ("declared", "card", "said"),
-    [
-        ("8xh100", "h100", True),
-        ("2x8xh100", "h100", True),
-        ("v100", "v100", True),
-        ("a100_80gb", "a100_80gb", False),
-        ("1xh100_sxm5", "h100", False),
-        ("4x4090", "4090", False),
-    ],
-)
-def test_a_bare_name_of_several_cards_is_told(make_plan: MakePlan, declared: str, card: str, said: bool):
-    plan = make_plan(card=find_card(card))
-    plan = replace(plan, hw=replace(plan.hw, declared=declared))
-    finding = _found(plan, _machine(), "cards.name")
-    assert (finding is not None) is said
-    if finding is not None:
-        assert find_card(card).label in finding.message
-
-
 # data and model
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from conf.choices import ReportChoice
+from conf.choices import PolicyChoice, ReportChoice
 from preflight.bill import make_bill
 from preflight.plan import Calibration, Factor, Precision
 from preflight.report.render import render
 from preflight.report.text import bill_text
+from preflight.verdict.judge import Finding, Severity
 
 
 @pytest.fixture
@@ -23,6 +24,31 @@ def full(make_plan):
 def test_full_text_begins_with_the_one_screen_bill(full):
     bill, text = full
     assert text.startswith(bill_text(bill))
+
+
+def test_full_text_has_every_finding_of_a_go_and_of_a_no(make_plan):
+    kinds = [(Severity.error, 2)] + 4 * [(Severity.warning, 0)] + 2 * [(Severity.info, 0)]
+    findings = tuple(
+        Finding(check=f"check{n}", severity=severity, message=f"matter {n}", fix="", exit_code=code)
+        for n, (severity, code) in enumerate(kinds)
+    )
+    refused = make_plan(micro_batch_size=60, lowering={"policy": PolicyChoice.refuse})
+    for plan in (make_plan(), refused):
+        text = render(make_bill(plan, findings), ReportChoice.full)
+        assert [text.count(f"matter {n}") for n in range(7)] == [1] * 7
+        assert "more with report=full" not in text
+
+
+def test_full_text_says_nothing_twice(make_plan):
+    provenance = {"trainer.micro_batch_size": "recipe: 12 instead of 16, the largest that divides 480 sequences"}
+    bill = make_bill(make_plan(grad_accum_steps=10, provenance=provenance), ())
+    plain = bill_text(bill)
+    working = render(bill, ReportChoice.full).removeprefix(plain)
+    lines = {" ".join(line.split()) for line in plain.splitlines() if len(line.split()) > 2}
+    assert not lines & {" ".join(line.split()) for line in working.splitlines()}
+    assert plain.count("the largest that divides") == 1
+    assert "the largest that divides" not in working
+    assert bill.estimate.cost.rates.basis not in working
 
 
 def test_full_text_names_every_term(full):

@@ -52,7 +52,9 @@ def test_declared_is_what_was_asked_for(asked):
 def test_ambiguous_name_takes_the_commonest_card_and_says_so():
     origins = resolved("hw=v100").provenance
     assert origins["hw.card"].startswith("given: v100 fits several cards; taken is the commonest, V100 SXM2 16 GB")
-    assert resolved("hw=4090").provenance["hw.card"] == "given"
+    assert "taken is the commonest, H100 SXM5 80 GB" in resolved("hw=2x8xh100").provenance["hw.card"]
+    for whole in ("4090", "4x4090", "a100_80gb", "1xh100_sxm5"):
+        assert resolved(f"hw={whole}").provenance["hw.card"] == "given"
 
 
 @pytest.mark.parametrize("name", catalog.card_names())
