@@ -36,6 +36,7 @@ SLOW_STEPS_FACTOR = {CardKind.cpu: 1.02, CardKind.mps: 1.02}
 CHECKPOINT_FIXED_SECONDS = 0.3
 DISK_BYTES_PER_SECOND = 500e6  # where it was not measured: an NVMe disk that also syncs
 SERIALISE_BYTES_PER_SECOND = 1.5e9  # copy to the host and through torch.save
+COPY_BYTES_PER_SECOND = 2e9  # into fresh pages of the host: 1.0 to 1.5 on two shared cores, a card's link does more
 SHUTDOWN_SECONDS = 0.05  # until the last measurement is written; the interpreter's end is not in the bill
 # Import and init; trackio 0.43: 0.5 s, measured on two cores.
 TRACKING_START_SECONDS = {TrackingBackend.none: 0.0, TrackingBackend.wandb: 1.0, TrackingBackend.trackio: 0.5}
@@ -70,7 +71,7 @@ def estimate_wall(plan: RunPlan, step: StepTimeEstimate, checkpoint_bytes: int) 
         "steps": step.seconds.scaled(n_steps),
         "data_wait": _around(data_wait_seconds(plan, step.seconds.mid * n_steps)),
         "evaluations": _ratio(plan, "evaluation_seconds", evaluation_seconds(plan, step)),
-        "checkpoints": _ratio(plan, "checkpoint_seconds", checkpoint_seconds(plan, checkpoint_bytes)),
+        "checkpoints": _ratio(plan, "checkpoint_seconds", checkpoint_seconds(plan, checkpoint_bytes, step.seconds.mid)),
         "shutdown": _absolute(plan, "shutdown_seconds", shutdown_seconds(plan)),
     }
     total = _sum(bands, step.seconds.source)
@@ -178,11 +179,32 @@ def forward_seconds(plan: RunPlan, step: StepTimeEstimate) -> float:
     return FORWARD_FRACTION * pass_seconds / plan.trainer.grad_accum_steps
 
 
-def checkpoint_seconds(plan: RunPlan, checkpoint_bytes: int) -> float:
-    """All checkpoints: copied, serialised, written, flushed."""
+def checkpoint_seconds(plan: RunPlan, checkpoint_bytes: int, step_seconds: float) -> float:
+    """All checkpoints. Where a thread writes, a step waits for its copy, the next save and the end for the thread."""
+    trainer, one = plan.trainer, write_seconds(plan, checkpoint_bytes)
+    n_before_the_end = n_events(trainer.n_steps, trainer.checkpoint_interval) - 1
+    if not saves_beside(plan, checkpoint_bytes):
+        return n_before_the_end * one + one
+    still_writing = max(0.0, one - trainer.checkpoint_interval * step_seconds)
+    return n_before_the_end * (save_seconds(plan, checkpoint_bytes) + still_writing) + one
+
+
+def write_seconds(plan: RunPlan, checkpoint_bytes: int) -> float:
+    """One checkpoint: copied, serialised, written, flushed."""
     disk = plan.hw.disk_bytes_per_second or DISK_BYTES_PER_SECOND
-    one = CHECKPOINT_FIXED_SECONDS + checkpoint_bytes / disk + checkpoint_bytes / SERIALISE_BYTES_PER_SECOND
-    return n_events(plan.trainer.n_steps, plan.trainer.checkpoint_interval) * one
+    return CHECKPOINT_FIXED_SECONDS + checkpoint_bytes / disk + checkpoint_bytes / SERIALISE_BYTES_PER_SECOND
+
+
+def save_seconds(plan: RunPlan, checkpoint_bytes: int) -> float:
+    """What a step waits for when a checkpoint is due."""
+    one = write_seconds(plan, checkpoint_bytes)
+    return min(one, checkpoint_bytes / COPY_BYTES_PER_SECOND) if saves_beside(plan, checkpoint_bytes) else one
+
+
+def saves_beside(plan: RunPlan, checkpoint_bytes: int) -> bool:
+    """Asked for, and the host has room for two copies, where its memory is known (trainers.state)."""
+    host = plan.hw.host_memory_bytes
+    return plan.trainer.save_beside and (host is None or 2 * checkpoint_bytes <= host)
 
 
 def data_seconds(plan: RunPlan) -> float:

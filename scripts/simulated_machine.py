@@ -115,7 +115,7 @@ class SimulatedMachine:
             peak_bytes=memory.device.mid if plan.hw.card.kind is CardKind.cpu else memory.reserved.mid,
             evaluations_steps=evaluation_seconds(bare, step) / step.raw_seconds,
             compile_seconds=compile_seconds(bare),
-            checkpoints_seconds=checkpoint_seconds(bare, estimate_memory(bare).checkpoint_bytes),
+            checkpoints_seconds=checkpoint_seconds(bare, estimate_memory(bare).checkpoint_bytes, step.raw_seconds),
         )
 
 

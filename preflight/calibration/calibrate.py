@@ -242,7 +242,8 @@ def _formula(key: str, plan: RunPlan, step_seconds: float | None) -> float | Non
     if key == "shutdown_seconds":
         return shutdown_seconds(plan)
     if key == "checkpoint_seconds":
-        return checkpoint_seconds(plan, estimate_memory(plan).checkpoint_bytes)
+        n_bytes = estimate_memory(plan).checkpoint_bytes
+        return checkpoint_seconds(plan, n_bytes, step_seconds) if step_seconds else None
     if key == "watts":
         watts, _ = watts_of(plan.hw)
         return None if watts is None else watts / plan.hw.electricity.pue / plan.hw.n_nodes

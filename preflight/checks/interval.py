@@ -15,7 +15,7 @@ from math import sqrt
 
 from preflight import priors
 from preflight.checks.finding import note, warning
-from preflight.duration import n_events
+from preflight.duration import checkpoint_seconds, save_seconds, saves_beside, write_seconds
 from preflight.estimate import Estimate
 from preflight.plan import RunPlan
 from preflight.units import SECONDS_PER_HOUR, format_seconds
@@ -46,9 +46,10 @@ def judge_interval(plan: RunPlan, needs: Estimate) -> Iterator[Finding]:
     if proposal is None or not plan.trainer.checkpoint_interval:
         return
     planned = plan.trainer.checkpoint_interval
+    word = "one delays the steps by" if saves_beside(plan, needs.memory.checkpoint_bytes) else "one takes"
     message = (
         f"a checkpoint every {proposal.n_steps:,} steps ({format_seconds(proposal.seconds)}) costs least"
-        f"{proposal.bound}: one takes {format_seconds(proposal.save_seconds)}, a failure is expected every "
+        f"{proposal.bound}: {word} {format_seconds(proposal.save_seconds)}, a failure is expected every "
         f"{format_seconds(proposal.failure_seconds)} ({proposal.risk}; Young, Daly); planned: {planned:,} steps"
     )
     fix = "" if proposal.n_steps == planned else f"trainer.checkpoint_interval={proposal.n_steps}"
@@ -61,18 +62,20 @@ def propose(plan: RunPlan, needs: Estimate) -> Proposal | None:
     step, wall = needs.step.seconds, needs.wall.seconds
     if step is None or wall is None or wall.mid < SHORT_SECONDS or step.mid <= 0:
         return None
-    save_seconds = _save_seconds(plan, needs)
+    delay_seconds, least_seconds = _save_seconds(plan, needs, step.mid)
     per_hour, risk = _failures_per_hour(plan)
     failure_seconds = SECONDS_PER_HOUR / per_hour
-    best = max(save_seconds, sqrt(2.0 * save_seconds * failure_seconds) - save_seconds)
-    seconds, bound = _bounded(plan, best, save_seconds)
-    n_steps = min(plan.trainer.n_steps, max(1, round(seconds / step.mid)))
-    planned_seconds = plan.trainer.checkpoint_interval * step.mid
-    waste = _waste(planned_seconds, save_seconds, failure_seconds) - _waste(best, save_seconds, failure_seconds)
+    best = max(least_seconds, sqrt(2.0 * delay_seconds * failure_seconds) - delay_seconds)
+    seconds, bound = _bounded(plan, best, delay_seconds)
+    n_steps = max(1, round(seconds / step.mid))
+    if n_steps >= plan.trainer.n_steps:
+        n_steps, bound = plan.trainer.n_steps, " (the end of the run)"
+    planned_seconds, seconds = plan.trainer.checkpoint_interval * step.mid, n_steps * step.mid
+    waste = _waste(planned_seconds, delay_seconds, failure_seconds) - _waste(seconds, delay_seconds, failure_seconds)
     return Proposal(
         n_steps=n_steps,
-        seconds=n_steps * step.mid,
-        save_seconds=save_seconds,
+        seconds=seconds,
+        save_seconds=delay_seconds,
         failure_seconds=failure_seconds,
         risk=risk,
         bound=bound,
@@ -80,9 +83,13 @@ def propose(plan: RunPlan, needs: Estimate) -> Proposal | None:
     )
 
 
-def _save_seconds(plan: RunPlan, needs: Estimate) -> float:
-    n_saves = max(1, n_events(plan.trainer.n_steps, plan.trainer.checkpoint_interval))
-    return max(1e-3, needs.wall.terms_seconds.get("checkpoints", 0.0) / n_saves)
+def _save_seconds(plan: RunPlan, needs: Estimate, step_seconds: float) -> tuple[float, float]:
+    """What a save delays the steps by, and the shortest interval that lets one end before the next: as calibrated."""
+    n_bytes = needs.memory.checkpoint_bytes
+    formula = checkpoint_seconds(plan, n_bytes, step_seconds)
+    factor = needs.wall.terms_seconds.get("checkpoints", 0.0) / formula
+    delay = max(1e-3, factor * save_seconds(plan, n_bytes))
+    return delay, max(delay, factor * write_seconds(plan, n_bytes)) if saves_beside(plan, n_bytes) else delay
 
 
 def _failures_per_hour(plan: RunPlan) -> tuple[float, str]:

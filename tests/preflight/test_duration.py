@@ -83,6 +83,19 @@ def test_checkpoints_are_written_at_the_speed_of_the_disk() -> None:
     assert wall_of(plan).terms_seconds["checkpoints"] == pytest.approx(3 * one)
 
 
+def test_steps_wait_for_the_copy_alone_where_a_thread_writes() -> None:
+    plan = build_plan(n_steps=1000, trainer={"checkpoint_interval": 400, "save_beside": True})
+    one = duration.CHECKPOINT_FIXED_SECONDS + CHECKPOINT_BYTES / 500e6 + CHECKPOINT_BYTES / 1.5e9
+    copy = CHECKPOINT_BYTES / duration.COPY_BYTES_PER_SECOND
+    assert one < 400 * estimate_step_time(plan).seconds.mid  # each is written before the next is due
+    assert wall_of(plan).terms_seconds["checkpoints"] == pytest.approx(2 * copy + one)  # the last one is waited for
+    every_step = replace(plan, trainer=replace(plan.trainer, checkpoint_interval=1))
+    wait = one - estimate_step_time(plan).seconds.mid
+    assert wall_of(every_step).terms_seconds["checkpoints"] == pytest.approx(999 * (copy + wait) + one)
+    no_room = replace(every_step, hw=replace(plan.hw, host_memory_bytes=CHECKPOINT_BYTES))
+    assert wall_of(no_room).terms_seconds["checkpoints"] == pytest.approx(1000 * one)
+
+
 def test_data_is_prepared_in_the_launch_only_when_it_is_small_and_missing() -> None:
     plan = build_plan()
     missing = replace(plan.data, prepared=False, n_train_tokens=None)
