@@ -26,7 +26,7 @@ def test_parse_hw_reads_counts_and_card(name, expected):
     assert parse_hw(name) == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     n_nodes=st.integers(1, 2000),
     n_gpus=st.integers(1, 200),
@@ -38,7 +38,7 @@ def test_hw_takes_any_number_of_nodes_and_cards(n_nodes, n_gpus, card):
     assert (config.hw.n_nodes, config.hw.n_gpus_per_node, config.hw.card) == (n_nodes, n_gpus, card)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(n_gpus=st.integers(1, 200))
 def test_hw_works_in_a_grid(n_gpus):
     grid = compose(["-m", f"hw={n_gpus}x4090,{n_gpus}xh100,cpu"]).grid

@@ -5,9 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conf.compose import compose
+from conf.compose import Request
+from conf.compose import compose as compose_with
+from conf.register import Chosen
 from conf.schema import Config
 from preflight.errors import ConfigError
+
+CHOSEN: Chosen = {}  # as rows of a grid share it; test_compose.py and test_register.py read the files each time
+
+
+def compose(argv: list[str]) -> Request:
+    return compose_with(argv, CHOSEN)
+
 
 # what is typed -> path of the problem, words of the message, the fix (`instead`: of the word, not added to it)
 FAULTS = [
