@@ -139,7 +139,8 @@ def for_two(group: str, chosen: str, path: str, named: str) -> Iterator[Problem]
         machine = parse_hw(chosen)
         first, counts = str(machine["card"]), [str(n) for n in list(machine.values())[1:]]
         whole = "x".join([*(counts[1:] if counts[:1] == ["1"] else counts), named])
-    if not (is_same_machine(first, named) if group == HW else first == named):
+    is_mine = group == HW and named == "custom"  # what a refusal of unknown numbers asks for, at the end of the command
+    if not is_mine and not (is_same_machine(first, named) if group == HW else first == named):
         message = f"{group}={chosen} is another one; which of the two is meant?"
         yield Problem(path=path, value=named, message=message, fix=f"{group}={whole}, or {path}={first}")
 

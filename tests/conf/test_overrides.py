@@ -175,6 +175,7 @@ def test_choice_and_option_that_agree_are_no_fault_and_a_number_given_again_is_t
     assert notes == ("hw=4x4090 and hw.n_gpus_per_node=8: hw.n_gpus_per_node counts",)
     assert config.hw.n_gpus_per_node == 8
     assert notes_and_config("hw=h100", "hw.n_gpus_per_node=8")[0] == ()
+    assert notes_and_config("hw=4x4090", "hw.card=custom", "hw.custom.memory_gib=24")[1].hw.n_gpus_per_node == 4
 
 
 def test_grid_that_may_be_a_decimal_comma_says_what_was_understood():

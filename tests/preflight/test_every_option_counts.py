@@ -12,7 +12,15 @@ from conf.schema import Config
 from launch import bill
 from preflight.estimate import estimate
 
-BASE = ("model=gpt2_124m", "hw=4x4090", "data=openwebtext", "calibration=off", "lowering.policy=off", "tracking=none")
+BASE = (
+    "model=gpt2_124m",
+    "hw.card=4090",
+    "hw.n_gpus_per_node=4",
+    "data=openwebtext",
+    "calibration=off",
+    "lowering.policy=off",
+    "tracking=none",
+)
 HW = "hw.card=4090 hw.n_gpus_per_node=4"
 
 # Option -> a value that must change something, with what it needs beside it (the base has the latter alone).
