@@ -24,7 +24,7 @@ COMMON = {
     "budget.max_cost_usd": "",
     "budget.deadline": "when it must be done, 2026-12-24T18:00",
     "budget.max_memory_fraction": "of the card's memory",
-    "budget.enforce": "at a limit during the run, save and",
+    "budget.enforce": "when a run comes to a budget (stop saves first)",
     "lowering.policy": "what to do when over a budget",
     "lowering.keep": "what stays: batch, precision, model",
     "lowering.allow_model": "a smaller model may be chosen",
