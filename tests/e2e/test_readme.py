@@ -62,9 +62,8 @@ def test_readme_bills_do_what_they_promise(desk: Desk) -> None:
     assert len(commands_of("bill")) >= 8
 
 
-def test_readme_runs_do_what_they_promise_and_torchrun_launch_and_one_rank_train_alike(
-    desk: Desk, small: Overrides
-) -> None:
+def test_torchrun_and_launch_and_one_rank_train_alike(desk: Desk, small: Overrides) -> None:
+    """All commands of the README that need a run, in its order; the three that train are compared."""
     told = []
     for words in commands_of("run"):
         script = next(word for word in words if word.endswith(".py"))
