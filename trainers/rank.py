@@ -31,9 +31,7 @@ def run_rank(
         with few_collections():
             import torch._dynamo  # noqa: F401 - by the first optimizer in any case
     except Exception as error:  # noqa: BLE001 - libraries that are half there fail in any way
-        failure = not_loaded(rank, error)
-        write_failure(run_dir, failure, author=f"rank-{rank}")
-        return _told(failure)
+        return _told(not_loaded(rank, error), run_dir)
     with few_collections():
         from trainers.blame import failure_of
         from trainers.job import Job
@@ -61,10 +59,13 @@ def run_rank(
             failure = first_failure(run_dir) or failure_of(rank, 0, error)  # else it is on another node
         else:
             return Outcome(exit_code=measured.exit_code, reason=measured.exit_reason)
-    return _told(failure)
+    return _told(failure, run_dir)
 
 
-def _told(failure: Failure) -> Outcome:
-    if LAUNCHER_VARIABLE not in os.environ:  # else launch.py says it, once for all ranks
+def _told(failure: Failure, run_dir: Path) -> Outcome:
+    """Once for all ranks: by launch.py, where it is in charge and can read it."""
+    if first_failure(run_dir) is None:
+        write_failure(run_dir, failure, author=f"rank-{failure.rank}")
+    if LAUNCHER_VARIABLE not in os.environ or first_failure(run_dir) is None:  # a full disk keeps no word
         warn(failure.reason)
     return as_outcome(failure)

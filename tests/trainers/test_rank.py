@@ -58,6 +58,16 @@ def test_failure_is_said_by_the_launcher_where_there_is_one(
     assert capsys.readouterr().err.count("no such field") == (0 if has_launcher else 1)
 
 
+def test_failure_is_said_where_a_full_disk_keeps_it_from_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv(LAUNCHER_VARIABLE, "1")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "failures").write_text("in the way")
+    run_rank({}, tmp_path, StopRequest(), started_unix=0.0, resume=False, progress=sys.stdout)
+    assert capsys.readouterr().err.count("PyTorch cannot be loaded") == 1
+
+
 def test_train_tells_the_first_cause_when_the_disk_refuses_every_word(
     small_plan: Callable[..., RunPlan],
     make_job: Callable[..., Job],
