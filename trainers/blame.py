@@ -45,8 +45,8 @@ def blame(run_dir: Path, rank: int, step: int, error: Exception) -> Failure:
     return failure
 
 
-def failure_of(rank: int, step: int, error: Exception) -> Failure:
-    """What a person reads; a traceback only for what nobody foresaw."""
+def failure_of(rank: int, step: int | None, error: Exception) -> Failure:
+    """What a person reads; a traceback only for what nobody foresaw. Step None: not known here."""
     is_out_of_memory = ran_out_of_memory(error)
     if isinstance(error, PreflightError):
         reason, code = str(error), int(error.exit_code)
@@ -57,7 +57,7 @@ def failure_of(rank: int, step: int, error: Exception) -> Failure:
     return Failure(
         rank=rank,
         exit_code=code,
-        reason=f"rank {rank}, after step {step}: {reason}",
+        reason=f"rank {rank}{'' if step is None else f', after step {step}'}: {reason}",
         unix_seconds=time.time(),
         step=step,
         is_out_of_memory=is_out_of_memory,

@@ -56,7 +56,7 @@ def run_rank(
         try:
             measured = train(job)
         except Exception as error:  # noqa: BLE001 - the last place that can leave word
-            failure = first_failure(run_dir) or failure_of(rank, 0, error)  # else it is on another node
+            failure = first_failure(run_dir) or failure_of(rank, None, error)  # on another node, or the disk is full
         else:
             return Outcome(exit_code=measured.exit_code, reason=measured.exit_reason)
     return _told(failure, run_dir)
