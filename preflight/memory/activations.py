@@ -23,7 +23,7 @@ from preflight.plan import Checkpointing
 WIDE_WORKING = {
     Activation.gelu: (2, 1),
     Activation.gelu_tanh: (2, 1),
-    Activation.relu2: (2, 2),
+    Activation.relu2: (2, 3),
     Activation.swiglu: (3, 2),
 }
 
@@ -62,6 +62,10 @@ def activations_of(work: Workload) -> Activations:
     norm = _norm_bytes(work)
     n_forward, n_backward = WIDE_WORKING[model.activation]
     rounded = numerics.product * model.d_ff if numerics.product < numerics.compute else 0  # before it is fp32 again
+    if work.adapters is not None:  # what goes down has two gradients, or was not kept and so frees nothing
+        n_backward = max(n_backward, 2) if work.adapters.reads_mlp_hidden else n_backward + 1
+    if work.adapters is not None or model.activation is Activation.relu2:  # a later moment is the larger one
+        rounded = 0
     table = _rotation_elements(work)
     copies = 2 * numerics.compute * table if numerics.compute < FP32_BYTES else 0  # one for queries and one for keys
     layer = Layers(
@@ -103,8 +107,11 @@ def _kept(work: Workload, layer: Layers, n_tokens: int, stream: int) -> Layers:
     model, compute = work.model, work.numerics.product
     attention = compute * (q_dim(model) + 2 * kv_dim(model) + model.n_embd)
     if work.attention is Scores.none:
-        attention += compute * q_dim(model) + FP32_BYTES * model.n_head
+        attention += work.numerics.compute * q_dim(model) + FP32_BYTES * model.n_head
     mlp = compute * ((n_mlp_matrices(model) - 1) * model.d_ff + model.n_embd)
+    if work.adapters is not None:
+        attention += compute * work.adapters.n_attention_products
+        mlp += compute * work.adapters.n_mlp_products
     return Layers(n_tokens * stream, n_tokens * attention, n_tokens * mlp, 0)
 
 

@@ -61,6 +61,8 @@ class Adapters(NamedTuple):
     has_dropout: bool = False  # of every adapter's input: a mask and a copy
     n_copied: int = 0  # elements of a layer's adapters as they are put together for one matmul
     n_trained_rest: int = 0  # embeddings and head that are trained as well
+    n_attention_products: int = 0  # channels of all that adapters' matmuls give, beside the frozen ones'
+    n_mlp_products: int = 0
 
     @property
     def is_quantised(self) -> bool:
@@ -177,6 +179,8 @@ def _adapters(model: ModelPlan, trainer: TrainerPlan, numerics: Numerics) -> Ada
     return Adapters(
         n_params=model.n_layer * rank * (n_params + n_others),
         n_narrow=rank * (n_narrow + len(others)),
+        n_attention_products=rank * n_narrow + projected + (0 if is_query_value else rank + width),
+        n_mlp_products=n_up * (rank + model.d_ff) + is_linear * (rank + width),
         rank=rank,
         frozen=NF4_BYTES_PER_WEIGHT if trainer.adapter is Adapter.qlora else numerics.compute,
         frozen_tables=numerics.compute,

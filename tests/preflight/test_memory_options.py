@@ -4,9 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from conf.choices import Adapter, AdapterTargets, Attention, Float32Matmul, Optimizer, OptimizerKernel, Parallel
+from conf.choices import (
+    Activation,
+    Adapter,
+    AdapterTargets,
+    Attention,
+    Float32Matmul,
+    Optimizer,
+    OptimizerKernel,
+    Parallel,
+)
 from preflight.attention_blocks import n_scores
+from preflight.memory.activations import activations_of
 from preflight.memory.peak import estimate_memory
+from preflight.memory.workload import workload_of
 from preflight.params import count_params
 from preflight.plan import Checkpointing, Precision
 from tests.conftest import GPT2_124M, LLAMA_7B, build_plan
@@ -135,3 +146,37 @@ def test_checkpoints_of_a_processor_are_copied_and_read_in_its_own_memory():
 def test_head_wider_than_the_stream_is_paid_for():
     wide = replace(GPT2_124M, head_dim=128)
     assert of(model=wide).terms_bytes["activations_attention"] > 1.5 * of().terms_bytes["activations_attention"]
+
+
+@pytest.mark.parametrize(
+    ("activation", "targets", "n_wide"),
+    [
+        (Activation.gelu, None, 1),
+        (Activation.gelu, AdapterTargets.linear, 2),
+        (Activation.gelu, AdapterTargets.attention, 2),
+        (Activation.relu2, None, 3),
+        (Activation.relu2, AdapterTargets.linear, 3),
+        (Activation.relu2, AdapterTargets.attention, 4),
+    ],
+)
+def test_backward_pass_of_the_mlp_holds_as_many_wide_tensors_as_its_parts_give(activation, targets, n_wide):
+    adapter = {} if targets is None else {"adapter": Adapter.lora, "lora_targets": targets}
+    model = replace(GPT2_124M, activation=activation)
+    plan = build_plan(precision=Precision.fp32, model=model, trainer=adapter)
+    assert activations_of(workload_of(plan)).backward_working == N * 4 * (D + n_wide * 4 * D)
+
+
+@pytest.mark.parametrize(
+    ("targets", "n_channels"),
+    [
+        (AdapterTargets.query_value, 2 * 8 + 3 * D),
+        (AdapterTargets.attention, 4 * 8 + 3 * D + D),
+        (AdapterTargets.linear, 6 * 8 + 3 * D + D + 4 * D + D),
+    ],
+)
+def test_selective_recomputation_keeps_what_the_matmuls_of_adapters_give(targets, n_channels):
+    """Per token in 16 bits, beside the frozen matmuls' 9 D, fused attention's D and a log-sum-exp a head."""
+    adapter = {"adapter": Adapter.lora, "lora_targets": targets, "lora_rank": 8}
+    plan = build_plan(trainer={"activation_checkpointing": Checkpointing.selective, **adapter})
+    kept = activations_of(workload_of(plan)).kept
+    assert kept.attention + kept.mlp == N * (2 * (9 * D + D + n_channels) + 4 * H)
