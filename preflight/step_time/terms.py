@@ -92,7 +92,7 @@ def pass_terms_seconds(
         "logits_and_loss": _head_seconds(plan, n_tokens, n_products, flops_per_second, rates, constants, code),
         "dropout": FORWARD_AND_BACKWARD * dropout_forward + residual_dropout,
         "recompute": _recomputed_seconds(
-            plan, code, layers_forward + attention_forward + dropout_forward, elementwise + residual_dropout
+            plan, code, layers_forward, attention_forward + dropout_forward, elementwise + residual_dropout
         ),
         "adapters": _adapters_seconds(plan, n_tokens, rates),
     }
@@ -112,11 +112,14 @@ def _recomputed_fraction(plan: RunPlan, code: Implementation) -> float:
     return 1.0 if plan.trainer.activation_checkpointing is Checkpointing.full else 0.0
 
 
-def _recomputed_seconds(plan: RunPlan, code: Implementation, products: float, elementwise: float) -> float:
-    """Whole blocks, or what is cheap: selective recomputation keeps the results of matmuls and of attention."""
+def _recomputed_seconds(
+    plan: RunPlan, code: Implementation, products: float, attention: float, elementwise: float
+) -> float:
+    """Whole blocks, or what is cheap: selective recomputation keeps the results of matmuls and of fused attention."""
+    once = elementwise / FORWARD_AND_BACKWARD
     if code.recomputed_fraction is None and plan.trainer.activation_checkpointing is Checkpointing.selective:
-        return elementwise / FORWARD_AND_BACKWARD
-    return _recomputed_fraction(plan, code) * (products + elementwise / FORWARD_AND_BACKWARD)
+        return once if _is_fused(plan, code) else once + attention
+    return _recomputed_fraction(plan, code) * (products + attention + once)
 
 
 def _head_seconds(

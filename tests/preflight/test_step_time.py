@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conf.choices import Attention
 from preflight.hw_plan import CardKind
 from preflight.plan import Calibration, Checkpointing, Factor, ModelPlan, Precision, RunPlan
 from preflight.step_time.constants import CUDA
@@ -80,6 +81,16 @@ def test_recomputing_takes_longer_but_not_by_half(plan: RunPlan) -> None:
     )
     if kept is not None and recomputed is not None:
         assert kept.mid < recomputed.mid < 1.5 * kept.mid
+
+
+def test_selective_recomputation_computes_attention_written_out_again() -> None:
+    plan = build_plan(checkpointing=Checkpointing.selective)
+    fused, written_out = (
+        estimate_step_time(replace(plan, trainer=replace(plan.trainer, attention=kind))).terms_seconds
+        for kind in (Attention.sdpa, Attention.eager)
+    )
+    again = written_out["attention"] / 3
+    assert written_out["recompute"] - fused["recompute"] == pytest.approx(again)
 
 
 @given(
