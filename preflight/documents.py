@@ -1,4 +1,4 @@
-"""Does the field that was asked for hold text? The first lines of .jsonl files and the columns of .parquet ones say so.
+"""Is there text, and in the field that was asked for? The first lines of files and the columns of .parquet ones say so.
 
 A run reads all of it, and refuses then what these few lines did not show; here it is found before anything starts.
 """
@@ -6,6 +6,8 @@ A run reads all of it, and refuses then what these few lines did not show; here 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import islice
@@ -19,16 +21,32 @@ PARQUET = ".parquet"
 N_FILES = 16  # of a folder
 N_LINES = 8  # of a file
 MAX_BYTES = 2**20  # of its lines
+N_PROBE_BYTES = 8192  # a NUL byte in here and it is not text
+PLAIN = re.compile(r"[\w.-]+")  # needs no quotes, in a shell or in Hydra's grammar
 
 
 def first_fault(path: Path, field: str) -> Problem | None:
     """Of a file, or of the first documents below a folder; None: nothing is wrong with what was looked at."""
     files = [path] if path.is_file() else shown_files_below(path)
     documents = list(islice((file for file in files if file.suffix in (*JSON_LINES, PARQUET)), N_FILES))
+    if not documents and path.is_file() and is_binary(path):
+        return binary_problem(path)
     if not documents and field != "text" and path.is_file():
         message = f"has no effect: {path} is running text, not .jsonl or .parquet"
         return Problem(path="data.field", value=field, message=message, fix="data.field=text")
     return next(_faults(documents, field), None)
+
+
+def is_binary(path: Path) -> bool:
+    """Compressed, a picture, a program, or text in two bytes a letter."""
+    with path.open("rb") as file:
+        return b"\0" in file.read(N_PROBE_BYTES)
+
+
+def binary_problem(path: Path) -> Problem:
+    """A model would learn its noise."""
+    message = f"{path} is not text in UTF-8: it has NUL bytes"
+    return Problem(path="data.path", value=str(path), message=message, fix="unpack or convert it, or data=stdlib")
 
 
 def _faults(files: Iterable[Path], field: str) -> Iterator[Problem]:
@@ -84,6 +102,15 @@ def text_of(line: bytes, field: str, path: Path) -> str | Problem:
 
 def field_problem(path: Path, field: str, names: Sequence[str]) -> Problem:
     """Which there are."""
-    message = f"{path} has no text in {field!r}; there are {', '.join(map(str, names)) or 'none'}"
-    fix = f"data.field={names[0]}" if names else "another file"
-    return Problem(path="data.field", value=field, message=message, fix=fix)
+    shown = (name if name.isprintable() else ascii(name) for name in map(str, names))
+    message = f"{path} has no text in {field!r}; there are {', '.join(shown) or 'none'}"
+    named = next((_with_field(str(name)) for name in names if str(name).strip() and str(name).isprintable()), None)
+    return Problem(path="data.field", value=field, message=message, fix=named or "another file")
+
+
+def _with_field(name: str) -> str:
+    """As typed in a shell."""
+    if PLAIN.fullmatch(name):
+        return f"data.field={name}"
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"') if '"' in name or name.endswith("\\") else name
+    return shlex.quote(f'data.field="{escaped}"')

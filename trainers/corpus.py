@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from preflight.documents import JSON_LINES, PARQUET, field_problem, text_of
+from preflight.documents import JSON_LINES, PARQUET, binary_problem, field_problem, is_binary, text_of
 from preflight.errors import ConfigError, Problem
 from preflight.units import format_bytes
 
 PIECE_BYTES = 2**20
 N_ROWS = 1024  # of a table, at a time
-N_PROBE_BYTES = 8192  # a NUL byte in here and it is not text
 PARQUET_EXPANSION = 4  # text per byte of a compressed file, at most (web text: 2 to 3)
 Place = tuple[int, int]  # which file, and how far into it: bytes, or batches of rows
 
@@ -177,9 +176,11 @@ def stdlib_corpus() -> Corpus:
 def text_corpus(name: str, path: Path, field: str = "text") -> Corpus:
     """One file, or every text, .jsonl and .parquet file below a folder (hidden and other binary ones are left out)."""
     if path.is_file():
+        if path.suffix not in (*JSON_LINES, PARQUET) and is_binary(path):
+            raise ConfigError([binary_problem(path)])
         return Corpus(name=name, source=str(path), paths=(path,), field=field)
     candidates = [p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path))]
-    paths = [p for p in candidates if p.stat().st_size and (p.suffix == PARQUET or not _is_binary(p))]
+    paths = [p for p in candidates if p.stat().st_size and (p.suffix == PARQUET or not is_binary(p))]
     if not paths:
         message = "no text file there" if path.exists() else "does not exist"
         raise ConfigError([Problem(path="data.path", value=str(path), message=message, fix="data.path=FILE_OR_FOLDER")])
@@ -241,8 +242,3 @@ def _shuffled(paths: Sequence[Path], root: Path) -> tuple[Path, ...]:
 
 def _is_hidden(relative: Path) -> bool:
     return any(part.startswith(".") for part in relative.parts)
-
-
-def _is_binary(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b"\0" in file.read(N_PROBE_BYTES)

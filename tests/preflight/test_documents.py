@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,3 +66,32 @@ def test_field_of_running_text_has_no_effect(tmp_path: Path):
     own = ("data=text", f"data.path={tmp_path}/novel.txt")
     assert problem_of(*own, "data.field=body").fix == "data.field=text"
     assert resolved(*own).data.field == "text"
+
+
+def test_a_single_file_that_is_no_text_is_refused_before_it_is_trained_on(tmp_path: Path):
+    path = tmp_path / "corpus.txt.gz"
+    path.write_bytes(b"\x1f\x8b\x08\0" + bytes(range(256)) * 100)
+    problem = problem_of("data=text", f"data.path={path}", "model=tiny")
+    assert (problem.path, problem.fix) == ("data.path", "unpack or convert it, or data=stdlib")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("the text", "'data.field=\"the text\"'"), ("a,b", "'data.field=\"a,b\"'"), ("", None), ("\x1b[31m", None)],
+)
+def test_fields_are_named_as_they_can_be_typed(tmp_path: Path, name: str, fix: str | None):
+    problem = first_fault(write_lines(tmp_path / "a.jsonl", name), "text")
+    assert problem is not None
+    assert problem.fix == (fix or "another file")
+    assert problem.message.isprintable()
+    if fix is not None:
+        assert (
+            resolved(
+                "data=text",
+                f"data.path={tmp_path}",
+                *shlex.split(fix),
+                "data.val_fraction=0.5",
+                "trainer.sequence_length=8",
+            ).data.field
+            == name
+        )

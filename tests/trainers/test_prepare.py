@@ -242,7 +242,7 @@ def test_ensure_prepared_names_the_file_that_cannot_be_read(
     def refuse(path: Path) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(corpus_module, "_is_binary", refuse)
+    monkeypatch.setattr(corpus_module, "is_binary", refuse)
     with pytest.raises(ConfigError, match=r"data.path=.*: Permission denied: .*novel.txt\n  To fix: data.path="):
         ensure_prepared(text_plan(make_plan, novel.parent, tmp_path / "data"), quiet)
 
