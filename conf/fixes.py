@@ -179,6 +179,13 @@ def for_sweep(key: str, hint: Any, text: str, *, is_call: bool) -> tuple[str, st
         return f"{grid}; {words}", f"{key}={number}"
     if hint is not None and names.is_list(hint):
         return f"{grid}; a list stands in brackets", f"'{key}=[{text}]'"
+    if hint is not None and names.without_none(hint)[0] in (int, float) and not is_call:
+        parts = text.split(",")
+        torn = [_NUMBER_FIRST.match(part) and not _NUMBER_FIRST.fullmatch(part) for part in parts]  # 2h, 5M
+        meant = [
+            for_value(key, hint, part).partition("=")[2] if t else part for t, part in zip(torn, parts, strict=True)
+        ]
+        text = ",".join(meant)
     return grid, f"-m {assignment(key, text)}"
 
 
