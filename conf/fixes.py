@@ -182,10 +182,10 @@ def for_sweep(key: str, hint: Any, text: str, *, is_call: bool) -> tuple[str, st
     if hint is not None and names.without_none(hint)[0] in (int, float) and not is_call:
         parts = text.split(",")
         torn = [_NUMBER_FIRST.match(part) and not _NUMBER_FIRST.fullmatch(part) for part in parts]  # 2h, 5M
-        meant = [
+        values = [
             for_value(key, hint, part).partition("=")[2] if t else part for t, part in zip(torn, parts, strict=True)
         ]
-        text = ",".join(meant)
+        text = ",".join(values)
     return grid, f"-m {assignment(key, text)}"
 
 
