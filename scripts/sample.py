@@ -54,10 +54,10 @@ def sample(options: argparse.Namespace) -> list[str]:
     path = find_checkpoint(run_named(options.run, options.runs_dir))
     import torch  # seconds: only when there is something to load
 
-    from trainers.build import load_trained
+    from trainers.build import load_trained, melted
 
-    model, plan, step = load_trained(path, options.device)
-    model.eval()
+    trained, plan, step = load_trained(path, options.device)
+    model = melted(trained, plan, options.device).eval()
     encode, decode = codec(plan, options.tokenizer)
     print(f"{path}: {plan.model.name} after step {step} of {plan.trainer.n_steps}", file=sys.stderr)
     torch.manual_seed(options.seed)

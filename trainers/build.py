@@ -87,6 +87,15 @@ def load_trained(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, R
     return model, plan, saved["step"]
 
 
+def melted(model: GPT, plan: RunPlan, device: torch.device | str = "cpu") -> GPT:
+    """The plain model that does the same, in the type of trained weights: it computes without the run's autocast."""
+    if plan.trainer.adapter is Adapter.none:
+        return model
+    plain = build_model(replace(plan, trainer=replace(plan.trainer, adapter=Adapter.none, init_from=None)), device)
+    plain.load_state_dict(lora.merged_state(model))
+    return plain
+
+
 def fill(model: GPT, weights: dict[str, Tensor], source: str) -> None:
     """Every weight; rows that only a larger vocabulary has stay as drawn, further positions are left out."""
     own = model.state_dict()

@@ -3,6 +3,7 @@
 # ruff: noqa: TID253 - torch is what is tested here
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from conf.choices import Activation, Adapter, AdapterTargets, Norm, Positions
 from preflight.errors import ConfigError
 from preflight.params import adapter_params
 from preflight.plan import Checkpointing, Precision, RunPlan
+from preflight.planfile import to_jsonable
 from scripts.export_hf import main as export_hf
+from scripts.sample import main as sample
 from tests.trainers.stopping_at import StopAt
 from trainers import build, checkpoint, hf_weights, lora
 from trainers.gpt import GPT
@@ -134,6 +137,23 @@ def test_adapters_go_on_from_a_run_and_are_exported_as_plain_weights(
     assert step == 5
     torch.testing.assert_close(whole(*batch()), same(*batch()))
     assert hf_weights.read_folder(tmp_path / "out", plan.model).keys() == whole.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("adapter", "precision"), [*((Adapter.lora, one) for one in Precision), (Adapter.qlora, Precision.bf16)]
+)
+def test_a_run_with_adapters_is_sampled_and_exported_in_each_precision(
+    small_plan: Plans, tmp_path: Path, capsys: pytest.CaptureFixture[str], adapter: Adapter, precision: Precision
+):
+    if adapter is Adapter.qlora:
+        pytest.importorskip("bitsandbytes")
+    plan = with_llama(small_plan(precision=precision, trainer=LORA | {"adapter": adapter}))
+    plan = replace(plan, model=replace(plan.model, n_layer=1, n_embd=64, d_ff=128, vocab_size=256))
+    state = {name: value for name, value in build.build_model(plan).state_dict().items() if ".lora_" in name}
+    checkpoint.save(tmp_path / "run", 1, {"model": state, "plan": json.dumps(to_jsonable(plan))}, keep=1)
+    assert sample([str(tmp_path / "run"), "--tokens", "2", "--prompt", "ab"]) == 0
+    assert capsys.readouterr().out.startswith("ab")
+    assert export_hf([str(tmp_path / "run"), str(tmp_path / "out")]) == 0
 
 
 def test_a_run_without_checkpoints_is_named(small_plan: Plans, tmp_path: Path):
