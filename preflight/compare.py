@@ -89,6 +89,8 @@ class Comparison:
     budgets: tuple[str, ...]  # those that have a limit, as typed: "budget.max_hours=24"
     rows: tuple[Row, ...]
     n_slower: int  # left out by compare.max_hours
+    fastest_left_out: Row | None  # of those
+    may_lower_more: bool  # lowering=all has rungs that were not tried
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,15 +122,17 @@ def compare(
     _refuse_what_is_wrong_everywhere(shared, yours, machines)
     rows = _without_repetition([row for each in machines for row in _rows(each)])
     options = job.config.compare
-    kept = [row for row in rows if row.is_yours or not _is_slower(row, options.max_hours)]
-    total_tokens = next(each.plan.trainer.total_tokens for each in machines if each.plan is not None)
+    kept = [row for row in rows if not _is_slower(row, options.max_hours)]
+    slower = [row for row in rows if row.fits and _is_slower(row, options.max_hours)]
     return Comparison(
         model_name=job.model.name,
-        total_tokens=total_tokens,
+        total_tokens=next(each.plan.trainer.total_tokens for each in machines if each.plan is not None),
         options=options,
         budgets=_budgets(job.config),
         rows=tuple(ranked(_with_front(kept), options.by)),
         n_slower=len(rows) - len(kept),
+        fastest_left_out=min(slower, key=lambda row: _mid(row.hours), default=None),
+        may_lower_more="sharding" not in job.config.lowering.rungs,
     )
 
 
@@ -162,7 +166,7 @@ def _with_front(rows: Sequence[Row]) -> list[Row]:
 
 
 def _is_slower(row: Row, max_hours: float | None) -> bool:
-    return max_hours is not None and row.hours is not None and row.hours.mid > max_hours
+    return not row.is_yours and max_hours is not None and row.hours is not None and row.hours.mid > max_hours
 
 
 def _budgets(config: Config) -> tuple[str, ...]:
@@ -283,9 +287,14 @@ def _without_repetition(rows: Sequence[Row]) -> list[Row]:
 
 
 def _lowered(asked: RunPlan, plan: RunPlan) -> tuple[str, ...]:
+    before, after = asked.trainer, plan.trainer
     pairs = {
         "model": (asked.model.name, plan.model.name),
-        "precision": (asked.trainer.precision.value, plan.trainer.precision.value),
-        "batch": (asked.trainer.micro_batch_size, plan.trainer.micro_batch_size),
+        "precision": (before.precision.value, after.precision.value),
+        "batch": (before.micro_batch_size, after.micro_batch_size),
+        "parallel": (before.parallel.value, after.parallel.value),
+        "checkpointing": (before.activation_checkpointing.value, after.activation_checkpointing.value),
+        "optimizer": (before.optimizer.value, after.optimizer.value),
+        "loss chunk": (before.loss_chunk_tokens, after.loss_chunk_tokens),
     }
     return tuple(f"{name} {old} -> {new}" for name, (old, new) in pairs.items() if old != new)

@@ -1,4 +1,4 @@
-"""How a comparison is shown: a table of 100 columns, one JSON document, CSV.
+"""How a comparison is shown: a table of 100 columns and notes, one JSON document, CSV.
 
 The table has the best offer of each card, the Pareto front (hours against money) and your own machine; report=full has
 every row.
@@ -24,11 +24,11 @@ from preflight.hw_plan import Offer
 from preflight.money import USD, format_money
 from preflight.planfile import SCHEMA_VERSION
 from preflight.report.words import UNKNOWN
-from preflight.units import SECONDS_PER_HOUR, format_count, format_seconds
+from preflight.units import GIB, SECONDS_PER_HOUR, format_count, format_seconds
 from preflight.verdict.needs import BUDGET_WORDS
 
 N_ROWS = 24
-WIDTH = 100
+WIDTH, TABLE_WIDTH = 100, 120  # notes may stand out
 LAYOUT = "{rank:>3} {front:1} {hw:<16} {offer:<20} {time:>9} {money:>8} {kwh:>7} {co2:>6}  {note}"
 BY_WORDS = {CompareBy.cost: "money", CompareBy.time: "time", CompareBy.energy: "energy"}
 
@@ -70,7 +70,9 @@ def _head(comparison: Comparison) -> list[str]:
         f"{n_cards} cards, ranked by {BY_WORDS[comparison.options.by]}: {kept}."
     )
     if comparison.n_slower:
-        text += f" {comparison.n_slower} slower than compare.max_hours={comparison.options.max_hours:g} left out."
+        text += f" {comparison.n_slower} slower than compare.max_hours={comparison.options.max_hours:g} left out"
+        fastest = comparison.fastest_left_out
+        text += "." if fastest is None else f", of which the fastest is hw={fastest.hw}: {_time(fastest)}."
     return [*textwrap.wrap(text, WIDTH), *_winners(rows)]
 
 
@@ -93,7 +95,7 @@ def _winners(rows: Sequence[Row]) -> list[str]:
 
 def _winner(name: str, row: Row, why: str = "") -> str:
     """With the age of a price that may not be had any more."""
-    parts = (f"{name:9}hw={row.hw}: {_money(row)} in {_time(row)}", _offer(row), _old_price(row) or why)
+    parts = (f"{name:9}hw={row.hw}: {_money(row)} in {_time(row)}", _over(row), _offer(row), _old_price(row) or why)
     text = ", ".join(part for part in parts if part)
     return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=" " * 9))
 
@@ -129,7 +131,7 @@ def _line(rank: int, row: Row) -> str:
     if row.plan is None:
         line = f"{rank:>3}   {row.hw[:16]:<16} {row.why_not}"
     line = line.rstrip()
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+    return line if len(line) <= TABLE_WIDTH else line[: TABLE_WIDTH - 3] + "..."
 
 
 def _offer(row: Row) -> str:
@@ -163,10 +165,21 @@ def _amount(band: Band | None) -> str:
 
 def _note(row: Row) -> str:
     if not row.fits:
-        return "does not fit"
+        return f"does not fit{_needed(row)}"
+    changes = (re.sub(r" .* -> ", " ", change) for change in row.lowered)  # "batch 6"
+    lowered = ", ".join(re.sub("^(parallel|checkpointing|optimizer) (?!full|selective)", "", one) for one in changes)
+    return ", ".join(part for part in (_over(row), lowered, _old_price(row)) if part)
+
+
+def _over(row: Row) -> str:
     over = "+".join(BUDGET_WORDS[budget] for budget in row.broken)
-    lowered = ", ".join(re.sub(r" .* -> ", " ", change) for change in row.lowered)  # "batch 6"
-    return ", ".join(part for part in (f"over {over}" if over else "", lowered, _old_price(row)) if part)
+    return f"over {over}" if over else ""
+
+
+def _needed(row: Row) -> str:
+    """Of the plan as far as it was lowered."""
+    memory = row.estimate.memory if row.estimate is not None else None
+    return "" if memory is None else f": {memory.device.high / GIB:.0f} GiB"
 
 
 def _old_price(row: Row) -> str:
@@ -180,7 +193,10 @@ def _old_price(row: Row) -> str:
 
 def _foot(comparison: Comparison) -> list[str]:
     dates = [row.plan.hw.offer.as_of for row in comparison.rows if row.plan is not None and row.plan.hw.offer.source]
-    notes = ["* no other is both cheaper and faster."]
+    notes = ["* no other is both cheaper and faster."] if any(row.is_on_front for row in comparison.rows) else []
+    n_not = sum(not row.fits and row.plan is not None for row in comparison.rows)
+    if n_not and comparison.may_lower_more:
+        notes.append(f"{n_not} do not fit; lowering=all also tries shared states, recomputation and 8-bit AdamW.")
     if comparison.options.spot:
         notes.append("Spot machines may be taken away: the restarts to expect are counted, waiting is not.")
     spot = " hw.spot=true" if comparison.rows[0].is_spot else ""
