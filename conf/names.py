@@ -175,6 +175,6 @@ def likely_paths(key: str, groups: Iterable[str]) -> list[str]:
     by_leaf: dict[str, list[str]] = {}
     for path in paths:
         by_leaf.setdefault(path.rpartition(".")[2], []).append(path)
-    from_leaf = [path for match in nearest(leaf, by_leaf) for path in by_leaf[match]]
+    from_leaf = [path for match in nearest(leaf, by_leaf, cutoff=0.65) for path in by_leaf[match]]
     whole = [] if "." in cleaned else nearest(cleaned, paths)  # with a dot, the part before it would decide alone
     return list(dict.fromkeys([*whole, *from_leaf]))[:3]

@@ -104,7 +104,7 @@ def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
     if shape_fault is not None:
         return Judged(parsed=None, problems=[shape_fault])
     key, _, text = line.partition("=")
-    key_fault = _key_fault(key, text)
+    key_fault = _key_fault(key, text, line)
     if key_fault is not None:
         return Judged(parsed=None, problems=[_with_a_sound_value(parser, key_fault, multirun=multirun)])
     parsed = _parse(parser, key, text)
@@ -141,8 +141,8 @@ def _shape_fault(line: str) -> Problem | None:
     bare = line.lstrip("-+~ ")
     key, equals, value = (part.strip() for part in bare.partition("="))
     if line[:1] in ("-", "+"):
-        fix = _fixes().for_key(key, value) if equals else _fixes().for_word(key)
-        fault = _key_fault(key, value) if line.startswith("+") else None
+        fix = _fixes().for_key(key, value, line) if equals else _fixes().for_word(line)
+        fault = _key_fault(key, value, line) if line.startswith("+") else None
         why = NO_DASHES
         if line.startswith("+"):
             why = "every option exists already, nothing can be added with +"
@@ -151,7 +151,7 @@ def _shape_fault(line: str) -> Problem | None:
         message = f"{line}: an option cannot be removed; null unsets it where that is allowed"
         return Problem(path=key, value=value, message=message, fix=f"leave out {line}")
     if not equals:
-        return Problem(path="", value="", message=f"{line}: {NO_EQUALS}", fix=_fixes().for_word(key))
+        return Problem(path="", value="", message=f"{line}: {NO_EQUALS}", fix=_fixes().for_word(line))
     if not key:
         return Problem(path="", value="", message=f"{line}: nothing stands left of the =", fix="no spaces round the =")
     typed_key, _, typed_value = line.partition("=")
@@ -160,7 +160,7 @@ def _shape_fault(line: str) -> Problem | None:
     return None
 
 
-def _key_fault(key: str, text: str) -> Problem | None:
+def _key_fault(key: str, text: str, typed: str) -> Problem | None:
     """Unknown names."""
     if key.startswith(("hydra.", "hydra/")) or key == "hydra":
         message = "Hydra's own settings are not used: runs are written to runs_dir/<time>-<name>/"
@@ -171,7 +171,7 @@ def _key_fault(key: str, text: str) -> Problem | None:
     message = "no such option" + (
         f"; did you mean {' or '.join(likely)}?" if likely else _contents(key.partition(".")[0])
     )
-    return Problem(path=key, value=text, message=message, fix=_fixes().for_key(key, text))
+    return Problem(path=key, value=text, message=message, fix=_fixes().for_key(key, text, typed))
 
 
 def _contents(group: str) -> str:
