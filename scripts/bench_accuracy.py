@@ -211,4 +211,6 @@ def _row_line(one: Judged) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

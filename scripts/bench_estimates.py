@@ -121,4 +121,6 @@ def _seconds(plan: RunPlan) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -163,4 +163,6 @@ def losses(run_dir: Path) -> dict[int, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -80,4 +80,6 @@ def told(promises: Sequence[tuple[str, bool]]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -154,4 +154,6 @@ def told(base: Trial, trials: Sequence[Trial]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -74,4 +74,6 @@ def _plan(options: argparse.Namespace) -> RunPlan | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -60,4 +60,6 @@ def export(run: Path, out: Path, dtype: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -193,4 +193,6 @@ def _misspelt(chance: random.Random, word: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

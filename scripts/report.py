@@ -31,16 +31,19 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """0, or 2 when there is nothing to report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("place", nargs="?", type=Path, default=Path("runs"), help="folder of runs, or a ledger file")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("place", nargs="?", type=Path, help="folder of runs, or a ledger file (default: runs)")
+    where.add_argument("--runs-dir", type=Path, default=Path("runs"), help="the same, as other scripts take it")
     parser.add_argument("--csv", action="store_true", help="print CSV instead of the tables; no picture")
     parser.add_argument("--markdown", action="store_true", help="print Markdown instead of the tables; no picture")
     parser.add_argument("--html", type=Path, help="write the page there; no picture")
     parser.add_argument("--png", type=Path, help="where the picture goes (default: report.png beside the ledger)")
     arguments = parser.parse_args(argv)
-    ledger = read_ledger(arguments.place)
+    place = arguments.place or arguments.runs_dir
+    ledger = read_ledger(place)
     for warning in ledger.told():
         print(warning, file=sys.stderr)
-    path = ledger_path(arguments.place)
+    path = ledger_path(place)
     if not ledger.records:
         print(f"no runs in {path} yet; `python launch.py` makes the first", file=sys.stderr)
         return ExitCode.CONFIG
@@ -103,4 +106,6 @@ def draw(measured: Sequence[Record]) -> Figure:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

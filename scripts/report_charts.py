@@ -163,11 +163,13 @@ def _wall_terms(records: Sequence[Record], axes: Axes) -> bool:
     bottom = [0.0] * len(labels)
     for shade, name in enumerate(names):
         heights = [terms(record, side).get(name, 0.0) for record in newest for side in ("estimate", "actual")]
+        if not any(heights):
+            continue  # every line of the legend takes room from the drawing
         axes.bar(labels, heights, bottom=bottom, color=SHADES[shade % len(SHADES)], label=name.replace("_", " "))
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylabel("seconds")
     axes.tick_params(axis="x", rotation=90)
-    return _finished(axes, len(newest), columns=2)
+    return _finished(axes, len(newest), columns=3)
 
 
 def _against_budget(records: Sequence[Record], axes: Axes) -> bool:
@@ -236,7 +238,14 @@ def _finished(axes: Axes, n_drawn: int, columns: int = 1) -> bool:
     """With a legend above the drawing, where it covers nothing."""
     if n_drawn:
         axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=max(2, columns), borderaxespad=0.2, columnspacing=1.0
+            loc="lower left",
+            bbox_to_anchor=(0, 1.0),
+            ncols=max(2, columns),
+            borderaxespad=0.2,
+            columnspacing=1.0,
+            handlelength=1.2,
+            handletextpad=0.4,
+            labelspacing=0.2,
         )
     return bool(n_drawn)
 

@@ -115,4 +115,6 @@ def nothing(path: Path, message: str, fix: str) -> ConfigError:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -235,4 +235,6 @@ def summary(kills: list[Kill], n_launches: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

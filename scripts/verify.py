@@ -231,4 +231,6 @@ def _differs(what: str, one: Any, where: str, other: Any) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from scripts.ending import ended
+
+    sys.exit(ended(main))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from preflight.planfile import to_jsonable
 from preflight.record import append_line
 from preflight.units import GIB
 from scripts import report, report_rows, report_tables
+from scripts.ending import ended
 
 MakePlan = Callable[..., RunPlan]
 
@@ -107,6 +110,18 @@ def test_report_csv_has_base_units_and_leaves_the_unknown_empty(
 def test_report_says_what_to_do_when_the_ledger_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main([str(tmp_path)]) == 2
     assert f"no runs in {tmp_path}/ledger.jsonl yet; `python launch.py` makes the first" in capsys.readouterr().err
+
+
+def test_report_takes_the_option_of_other_scripts_and_ends_quietly_when_its_reader_is_gone(
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody_reads:
+        monkeypatch.setattr(sys, "stdout", nobody_reads)
+        assert ended(lambda: report.main(["--runs-dir", str(runs_dir), "--csv"])) == 141
+    monkeypatch.undo()
+    assert ended(lambda: 2) == 2
 
 
 def test_report_goes_on_after_a_torn_line(runs_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

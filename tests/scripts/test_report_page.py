@@ -48,7 +48,8 @@ PROBE = """<script>addEventListener("load", () => {
 def record(plan: RunPlan, n: int) -> dict[str, Any]:
     """The n-th run of a plan: the bill comes closer and closer."""
     off = 1 + 0.5 / (n + 1)
-    terms = {"startup": 9.0, "steps": 80.0, "checkpoints": 11.0}
+    terms = {"startup": 5.0, "data": 0.0, "compile": 1.0, "steps": 80.0, "data_wait": 1.0, "evaluations": 1.0,
+             "checkpoints": 10.0, "shutdown": 1.0, "restarts": 1.0}  # fmt: skip
     estimate = {"peak_device_bytes": 2 * GIB, "peak_device_bytes_low": 1.5 * GIB, "peak_device_bytes_high": 2.5 * GIB,
                 "wall_seconds": 100.0, "wall_seconds_low": 80.0, "wall_seconds_high": 120.0, "step_seconds": 0.01,
                 "cost_usd": 2.0, "cost_usd_low": 1.0, "cost_usd_high": 3.0,
