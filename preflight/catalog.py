@@ -166,9 +166,8 @@ def _offer(row: Mapping[str, str], n_gpus: int, usd_per_hour: float, *, is_spot:
 
 def electricity(country: str) -> Electricity:
     """Tariff and grid intensity by name or ISO code, at the wall of an owned machine; KeyError when unknown."""
-    wanted = country.strip().lower()
     for row in _rows("electricity"):
-        if wanted == row["country"] or wanted in row["codes"].split():
+        if country.strip().lower() in (row["country"], *row["codes"].split()):
             return Electricity(
                 country=row["country"],
                 usd_per_kwh=_number(row["usd_per_kwh"]),
@@ -177,10 +176,15 @@ def electricity(country: str) -> Electricity:
                 source=row["source"],
                 as_of=row["as_of"],
             )
-    import difflib  # not at module level: only mistakes need it
+    near = ", ".join(near_countries(country, cutoff=0.5) or ["world", "united states"])
+    raise KeyError(f"no electricity data for {country!r}; near: {near} (names or ISO codes)")
 
-    near = difflib.get_close_matches(wanted, country_names(), n=3, cutoff=0.5) or ["world", "united states"]
-    raise KeyError(f"no electricity data for {country!r}; near: {', '.join(near)} (names or ISO codes)")
+
+def near_countries(country: str, cutoff: float = 0.75) -> list[str]:
+    """Names that are spelt alike, the likeliest first."""
+    import difflib  # only mistakes need it
+
+    return difflib.get_close_matches(country.strip().lower(), country_names(), n=3, cutoff=cutoff)
 
 
 def country_names() -> tuple[str, ...]:

@@ -258,7 +258,9 @@ def _electricity(hw: HwConfig, offer: Offer, resolution: Resolution) -> Electric
     try:
         listed = catalog.electricity(hw.country)
     except KeyError as error:
-        resolution.refuse("hw.country", hw.country, str(error.args[0]), "hw.country=world")
+        meant = [*catalog.near_countries(hw.country), "world"][0]
+        fix = f"hw.country={meant}" if " " not in meant else f"'hw.country={meant}'"
+        resolution.refuse("hw.country", hw.country, str(error.args[0]), fix)
         return None
     pue, _ = (listed.pue, "") if offer.owned else catalog.pue(offer.provider)
     if hw.electricity_usd_per_kwh is None:

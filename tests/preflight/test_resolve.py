@@ -106,6 +106,8 @@ FAULTS = [
     (["hw=2x8"], "hw", "did you mean hw=2x8x4090?", "hw=2x8x4090"),
     (["hw=cuda"], "hw", "no GPU is seen here", "hw=1x4090 dry_run=true"),
     (["hw=2xgpu"], "hw", "no GPU is seen here", "hw=2x4090 dry_run=true"),
+    (["hw.country=Germny"], "hw.country", "near: germany", "hw.country=germany"),
+    (["hw.country=untied states"], "hw.country", "near: united states", "'hw.country=united states'"),
     (["hw.country=atlantis"], "hw.country", "no electricity data for 'atlantis'", "hw.country=world"),
     (
         ["hw=v100", "model=gpt2_124m", "trainer.precision=bf16"],
