@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log2, sqrt
 
-from conf.choices import DataKind, TrackingBackend
+from conf.choices import DataKind, Tokenizer, TrackingBackend
 from preflight.band import Band
 from preflight.hw_plan import CardKind, Interruptions
 from preflight.plan import RunPlan
@@ -41,9 +41,12 @@ SHUTDOWN_SECONDS = 0.05  # until the last measurement is written; the interprete
 # Import and init; trackio 0.43: 0.5 s, measured on two cores.
 TRACKING_START_SECONDS = {TrackingBackend.none: 0.0, TrackingBackend.wandb: 1.0, TrackingBackend.trackio: 0.5}
 WANDB_FINISH_SECONDS = 0.5  # offline 0.01 s; online it waits until everything is sent
-DATA_TOKENS_PER_SECOND = 20e6  # bytes of local text through the cache, once
-DATA_PREPARED_IN_LAUNCH = (DataKind.stdlib, DataKind.text, DataKind.shakespeare)
-DATA_UNKNOWN_TOKENS = 30_000_000  # the standard library's sources; a text of unknown size is taken alike
+# Local text into token files, once: bytes as they are (8.4 MB in 80 ms, two cores, 2026-11-30), or by a tokenizer
+# (github.com/openai/tiktoken, README: 3 to 6 MB a second and thread).
+DATA_FIXED_SECONDS = 0.03
+DATA_BYTES_PER_SECOND = {True: 100e6, False: 5e6}  # is it bytes?
+DATA_PREPARED_IN_LAUNCH = (DataKind.stdlib, DataKind.text)
+DATA_UNKNOWN_BYTES = 30_000_000  # the standard library's sources; a text of unknown size is taken alike
 # p10 and p90 of start-up, compilation, evaluations and checkpoints around their priors.
 MAX_LOST_FRACTION = 0.9  # of the time; beyond it a run hardly gets ahead
 LOW_FACTOR = 0.5
@@ -209,9 +212,12 @@ def saves_beside(plan: RunPlan, checkpoint_bytes: int) -> bool:
 
 def data_seconds(plan: RunPlan) -> float:
     """Small local text is prepared inside the launch, once."""
-    if plan.data.prepared or plan.data.kind not in DATA_PREPARED_IN_LAUNCH:
+    data = plan.data
+    if data.prepared or data.kind not in DATA_PREPARED_IN_LAUNCH:
         return 0.0
-    return (plan.data.n_train_tokens or DATA_UNKNOWN_TOKENS) / DATA_TOKENS_PER_SECOND
+    n_bytes = DATA_UNKNOWN_BYTES if data.n_source_bytes is None else data.n_source_bytes
+    is_bytes = plan.model.tokenizer is Tokenizer.byte and data.tokenizer_path is None
+    return DATA_FIXED_SECONDS + n_bytes / DATA_BYTES_PER_SECOND[is_bytes]
 
 
 def data_wait_seconds(plan: RunPlan, steps_seconds: float) -> float:

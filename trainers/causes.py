@@ -14,6 +14,7 @@ from trainers.card_meters import CardState
 
 MUCH_WAITING = 0.15  # of the steps' time, for data or for a processor
 SLOW_CLOCK = 0.85  # of the highest
+SMALL_SECONDS, SMALL_FRACTION = 2.0, 0.03  # a term of less, or less of the wall time, explains no other wall time
 POWER_CAP = "power cap"  # usual in training; a cause only when the clock is low
 NAMES = {
     "startup": "start-up", "compile": "compilation and first-time work", "data": "preparing data",
@@ -44,11 +45,19 @@ def likely_cause(evidence: Evidence) -> str:
         if term in evidence.bill_seconds
     }
     is_slower = sum(excess.values()) > 0
-    worst = max(excess, key=lambda term: excess[term] if is_slower else -excess[term], default="steps")
+    large = [term for term in excess if _is_large(evidence, term)]
+    worst = max(large, key=lambda term: excess[term] if is_slower else -excess[term], default="steps")
     if worst not in ("steps", "data_wait"):
         now, billed = evidence.now_seconds[worst], evidence.bill_seconds[worst]
         return f"{NAMES[worst]}: {format_seconds(now)} instead of {format_seconds(billed)}"
     return (_what_slows_steps(evidence) if is_slower else "") or _wrong_bill(evidence)
+
+
+def _is_large(evidence: Evidence, term: str) -> bool:
+    """As billed or as it goes; the steps always are."""
+    pairs = evidence.bill_seconds, evidence.now_seconds
+    seconds, whole = max(pair[term] for pair in pairs), max(sum(pair.values()) for pair in pairs)
+    return term in ("steps", "data_wait") or seconds >= max(SMALL_SECONDS, SMALL_FRACTION * whole)
 
 
 def _what_slows_steps(evidence: Evidence) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conf.choices import DataKind, TrackingBackend
+from conf.choices import DataKind, Tokenizer, TrackingBackend
 from preflight import duration
 from preflight.duration import WallEstimate, estimate_wall
 from preflight.hw_plan import Interruptions, Measured
@@ -103,6 +103,20 @@ def test_data_is_prepared_in_the_launch_only_when_it_is_small_and_missing() -> N
     assert wall_of(replace(plan, data=missing)).terms_seconds["data"] > 0
     web = replace(missing, kind=DataKind.openwebtext)
     assert wall_of(replace(plan, data=web)).terms_seconds["data"] == 0
+
+
+def test_data_take_as_long_as_their_bytes() -> None:
+    """10 MB: 0.1 s as bytes, 2 s through a tokenizer; a short text next to nothing."""
+
+    def seconds(n_source_bytes: int, tokenizer: Tokenizer) -> float:
+        plan = build_plan(model="tiny", card="cpu")
+        text = replace(plan.data, kind=DataKind.text, prepared=False, n_source_bytes=n_source_bytes)
+        plan = replace(plan, data=text, model=replace(plan.model, tokenizer=tokenizer))
+        return wall_of(plan).terms_seconds["data"]
+
+    assert seconds(10_000_000, Tokenizer.byte) == pytest.approx(0.13)
+    assert seconds(10_000_000, Tokenizer.gpt2) == pytest.approx(2.03)
+    assert seconds(1_000, Tokenizer.byte) < 0.04
 
 
 def test_compiling_124m_takes_as_long_as_others_saw() -> None:

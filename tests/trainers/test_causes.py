@@ -72,5 +72,14 @@ def test_a_term_beside_the_steps_is_named_with_both_numbers(term: str, words: st
     assert likely_cause(replace(SLOW, now_seconds=BILL | {term: 301.0})) == words
 
 
+def test_a_term_of_a_second_is_no_cause():
+    """Two seconds faster in all, 1.5 of them of the data: little of 100 s, and little in itself."""
+    quick = replace(SLOW, bill_seconds=BILL | {"data": 1.5}, now_seconds=BILL | {"steps": 99.0, "data": 0.025})
+    assert likely_cause(quick).startswith("a step takes")
+    short = {"steps": 3.0, "data": 1.5}
+    quick = replace(quick, bill_seconds=short, now_seconds={"steps": 2.5, "data": 0.025})
+    assert likely_cause(quick).startswith("a step takes")
+
+
 def test_without_a_bill_by_terms_only_the_step_is_told():
     assert likely_cause(replace(SLOW, bill_seconds={}, bill_step_seconds=None)).startswith("a step takes 2.00 s: ")
