@@ -32,6 +32,7 @@ from preflight.errors import ConfigError, ExitCode, Problem
 from preflight.estimate import Estimate
 from preflight.hw_plan import CardKind
 from preflight.plan import Precision, RunPlan
+from preflight.products import product_precision
 from preflight.record import append_line
 from preflight.report.calibration import (
     after_lines,
@@ -175,7 +176,8 @@ def _probe_arguments(plan: RunPlan, share_seconds: float) -> list[str]:
     is_card = hw.card.kind in (CardKind.cuda, CardKind.rocm)
     half = [Precision.bf16] if hw.card.has_bf16 else [Precision.fp16] if is_card else []
     asked = Precision.bf16 if plan.trainer.precision is Precision.bf16_pure else plan.trainer.precision
-    precisions = dict.fromkeys([asked, *half, Precision.fp32])
+    products = [] if asked is not Precision.fp32 else [product_precision(plan)]
+    precisions = dict.fromkeys([asked, *products, *half, Precision.fp32])
     return [
         "--kind", hw.card.kind.value, "--ranks", str(hw.n_gpus_per_node),
         "--threads", str(hw.n_cpu_cores or os.cpu_count() or 1),

@@ -32,7 +32,7 @@ class Job:
     started_unix: float  # when launch.py started
     resume: bool  # from the newest sound checkpoint of run_dir
     flops_per_step: float  # model FLOPs of all ranks
-    peak_flops_per_second: float | None  # of all ranks, at the plan's precision; None: unknown
+    peak_flops_per_second: float | None  # of all ranks, in the arithmetic of the products; None: unknown
     usd_per_hour: float | None  # of all nodes; None: unknown
     watts: float | None  # of all nodes, at the wall; None: unknown
     usable_bytes: int | None = None  # of one rank's memory, by the budget; None: unknown

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from preflight.estimate import estimate
-from preflight.lowering.levels import BATCH, OPTIMIZER, levels, order_of
+from preflight.lowering.levels import BATCH, OPTIMIZER, PRECISION, levels, order_of
 from preflight.lowering.lower import allowed_rungs
 from preflight.lowering.rungs import changes_between
-from preflight.plan import RunPlan, valid_micro_batch_sizes
+from preflight.plan import Precision, RunPlan, valid_micro_batch_sizes
 from preflight.verdict.fitting import at_micro_batch_size
 from preflight.verdict.judge import Change
 
@@ -41,7 +41,12 @@ def next_rung(plan: RunPlan, used: frozenset[str]) -> NextRung | None:
 def _lowered(plan: RunPlan, rung: str) -> RunPlan | None:
     if rung != BATCH:
         below = levels(plan, rung)[1:]
-        return below[0] if below else None
+        return next((lower for lower in below if rung != PRECISION or _saves_memory(lower.trainer.precision)), None)
     sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
     halves = [size for size in sizes if 2 * size <= plan.trainer.micro_batch_size]
     return at_micro_batch_size(plan, halves[-1]) if halves else None
+
+
+def _saves_memory(precision: Precision) -> bool:
+    """TF32 keeps 4-byte numbers."""
+    return precision is not Precision.tf32

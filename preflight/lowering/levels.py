@@ -14,6 +14,8 @@ from typing import Any
 from conf.choices import Float32Matmul, Optimizer, OptimizerKernel, Parallel
 from preflight.hw_plan import Card, CardKind
 from preflight.plan import Checkpointing, Precision, RunPlan
+from preflight.products import has_tf32, product_precision
+from preflight.step_time.card_rates import best_matmul_flops_per_second
 
 BATCH, PRECISION, MODEL = "batch", "precision", "model"
 LOSS_CHUNK, CHECKPOINTING, SHARDING, OPTIMIZER = "loss_chunk", "checkpointing", "sharding", "optimizer"
@@ -75,7 +77,7 @@ def lower_precisions(asked: Precision, card: Card) -> tuple[Precision, ...]:
     """fp32 -> tf32 (time only) -> bf16 where the hardware has it, else fp16 on tensor cores of the 7.x generation."""
     capability = card.compute_capability or 0.0
     chain = []
-    if card.kind is CardKind.cuda and capability >= 8.0:  # TF32 tensor cores came with Ampere
+    if card.compute_capability is not None and has_tf32(card):
         chain.append(Precision.tf32)
     if card.has_bf16:
         chain.append(Precision.bf16)
@@ -94,6 +96,7 @@ def _with(plan: RunPlan, **fields: Any) -> RunPlan:
 def _precisions(plan: RunPlan) -> tuple[RunPlan, ...]:
     """TF32 is a way of multiplying fp32 numbers, so the two fields that say so move together."""
     asked = plan.trainer
+    useless = set() if _is_faster_in_tf32(plan) else {Precision.tf32}
     return tuple(
         _with(
             plan,
@@ -103,7 +106,15 @@ def _precisions(plan: RunPlan) -> tuple[RunPlan, ...]:
             else asked.float32_matmul_precision,
         )
         for precision in lower_precisions(asked.precision, plan.hw.card)
+        if precision not in useless
     )
+
+
+def _is_faster_in_tf32(plan: RunPlan) -> bool:
+    """It saves no memory, so it is worth something only where the products are faster than they are now."""
+    now = best_matmul_flops_per_second(plan.hw, product_precision(plan))
+    rounded = best_matmul_flops_per_second(plan.hw, Precision.tf32)
+    return now is not None and rounded is not None and rounded > now
 
 
 def _loss_chunks(plan: RunPlan) -> tuple[RunPlan, ...]:

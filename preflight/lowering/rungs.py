@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 from preflight.estimate import Estimate
 from preflight.lowering.levels import (
@@ -12,6 +11,7 @@ from preflight.lowering.levels import (
     FIELDS,
     LOSS_CHUNK,
     OPTIMIZER,
+    PRECISION,
     SHARDING,
     value_of,
     with_asked,
@@ -86,7 +86,7 @@ def _precision_change(asked: RunPlan, new: RunPlan, new_estimate: Estimate, budg
     old, precision = asked.trainer.precision, new.trainer.precision
     if old is precision:
         return
-    before = replace(new, trainer=replace(new.trainer, precision=old))
+    before = with_asked(new, asked, PRECISION)
     yield Change(
         rung="precision",
         field="trainer.precision",

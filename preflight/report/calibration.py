@@ -16,10 +16,10 @@ from preflight.hw_plan import HwPlan
 from preflight.money import format_money
 from preflight.plan import Precision
 from preflight.planfile import SCHEMA_VERSION
-from preflight.priors import link, matmul_fraction
+from preflight.priors import link
 from preflight.report.words import UNKNOWN, folded, machine_words, seconds_with_band, usd_with_band
 from preflight.resolve.ranges import RANGES
-from preflight.step_time.card_rates import peak_flops_per_second
+from preflight.step_time.card_rates import listed_matmul_flops_per_second
 from preflight.step_time.constants import CONSTANTS
 from preflight.units import format_seconds
 
@@ -69,8 +69,8 @@ def longer_seconds(max_seconds: float) -> float:
 
 
 def _assumed_matmul(hw: HwPlan, precision: Precision) -> float | None:
-    peak = peak_flops_per_second(hw.card, precision)
-    return None if peak is None else peak * matmul_fraction(hw.card, precision) / 1e12
+    listed = listed_matmul_flops_per_second(hw.card, precision)
+    return None if listed is None else listed / 1e12
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

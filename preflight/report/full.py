@@ -7,6 +7,7 @@ from enum import Enum
 
 from preflight.bill import Bill
 from preflight.plan import Factor, Precision, RunPlan
+from preflight.products import product_precision
 from preflight.report.text import bill_text, finding_line
 from preflight.report.words import UNKNOWN, bytes_with_band, folded, seconds_with_band
 from preflight.report.worth import INDENT, NAME_WIDTH, money_section, row, value_section
@@ -82,7 +83,7 @@ def _time_section(bill: Bill) -> list[str]:
     lines += [row(name, format_seconds(s), _share(s, total)) for name, s in step.terms_seconds.items()]
     lines.append(row("model FLOPs of a step", f"{step.flops_per_step:.4g}"))
     peak = UNKNOWN if step.peak_flops_per_second is None else f"{step.peak_flops_per_second / 1e12:,.1f} TFLOP/s"
-    lines.append(row(f"peak of all ranks ({bill.plan.trainer.precision.value})", peak))
+    lines.append(row(f"peak of all ranks ({product_precision(bill.plan).value})", peak))
     if step.raw_seconds is not None:
         lines.append(row("the formula alone", format_seconds(step.raw_seconds)))
     lines.append(

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from conf.choices import Adapter, Float32Matmul, Optimizer, OptimizerKernel, Parallel, Positions
 from conf.schema import Config
-from preflight.hw_plan import CardKind
+from preflight.hw_plan import Card, CardKind
 from preflight.plan import ModelPlan, Precision, TrainerPlan
+from preflight.products import arithmetic_of
 from preflight.resolve.resolution import Resolution
 from preflight.sharing import sharing_faults
 
@@ -50,6 +51,15 @@ def check_trainer(model: ModelPlan, trainer: TrainerPlan, kind: CardKind, resolu
     ]  # fmt: skip
     for fault in faults:
         resolution.refuse(*fault)
+
+
+def note_exact_products(trainer: TrainerPlan, card: Card, resolution: Resolution) -> None:
+    """Leave to round fp32 products that this hardware makes no use of is no fault; it is told."""
+    given = trainer.float32_matmul_precision
+    is_idle = trainer.precision is Precision.fp32 and arithmetic_of(trainer, card) is Precision.fp32
+    if is_idle and given is not Float32Matmul.highest and card.kind is not CardKind.rocm:
+        idle = f"given: {given.name} has no effect on {card.label}, products of fp32 numbers stay exact"
+        resolution.provenance["trainer.float32_matmul_precision"] = idle
 
 
 def note_idle(config: Config, n_nodes: int, world_size: int, resolution: Resolution) -> None:

@@ -24,7 +24,7 @@ from preflight.plan import (
 )
 from preflight.providers import money
 from preflight.resolve.batch import divide_batch
-from preflight.resolve.combinations import check_model, check_trainer, note_idle
+from preflight.resolve.combinations import check_model, check_trainer, note_exact_products, note_idle
 from preflight.resolve.compare_options import check_compare
 from preflight.resolve.data import resolve_data
 from preflight.resolve.deadline import Deadline, resolve_deadline
@@ -72,6 +72,10 @@ def resolve_job(config: Config, resolution: Resolution, *, command: str, created
 
         config = replace(config, model=from_folder(config.model, resolution, config.trainer.sequence_length))
     config = check_texts(check_ranges(config, resolution), resolution)
+    if config.trainer.init_from is not None:  # most runs do not pay for it
+        from preflight.resolve.start import with_latest
+
+        config = with_latest(config, resolution)
     check_compare(config, resolution)
     model = _resolve_model(config, resolution)
     sequence_length = config.trainer.sequence_length or config.model.recipe.sequence_length
@@ -100,7 +104,7 @@ def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolu
             policy=config.lowering.policy,
             keep=tuple(config.lowering.keep),
             allow_model=config.lowering.allow_model,
-            smaller_models=smaller_models(job.model, parts.trainer.sequence_length),
+            smaller_models=_smaller_models(job.model, parts.trainer),
             rungs=tuple(config.lowering.rungs),
             raise_batch=config.lowering.raise_batch,
             on_oom=config.lowering.on_oom,
@@ -115,6 +119,11 @@ def plan_on(job: Job, hardware: Hardware, hw: HwConfig, machine: Machine, resolu
         runs_dir=os.path.abspath(os.path.expanduser(config.runs_dir)),
         provenance=resolution.provenance,
     )
+
+
+def _smaller_models(model: ModelPlan, trainer: TrainerPlan) -> tuple[ModelPlan, ...]:
+    """Weights to start from fit one model alone."""
+    return smaller_models(model, trainer.sequence_length) if trainer.init_from is None else ()
 
 
 class _Parts(NamedTuple):
@@ -149,6 +158,11 @@ def _resolve_parts(
     trainer = resolve_trainer(config, needs, resolution)
     if trainer is not None:
         check_trainer(job.model, trainer, hardware.card.kind, resolution)
+        if trainer.init_from is not None:
+            from preflight.resolve.start import check_start
+
+            check_start(job.model, trainer, resolution)
+        note_exact_products(trainer, hardware.card, resolution)
         note_idle(config, hardware.n_nodes, needs.world_size, resolution)
     if data is None or hw is None or trainer is None:
         return None

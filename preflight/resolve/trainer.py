@@ -11,6 +11,7 @@ from conf.choices import Attention, Float32Matmul, Optimizer, OptimizerKernel, P
 from conf.schema import Config
 from preflight.hw_plan import Card, CardKind
 from preflight.plan import Checkpointing, Precision, TrainerPlan
+from preflight.products import has_tf32
 from preflight.resolve.batch import Batch
 from preflight.resolve.combinations import absolute_start
 from preflight.resolve.kernels import default_attention
@@ -137,7 +138,7 @@ def _precision_fault(precision: Precision, card: Card) -> str | None:
         return None
     if card.kind is CardKind.mps:
         return "Apple GPUs are trained on in fp32 here"
-    if precision is Precision.tf32 and (card.kind is not CardKind.cuda or (card.compute_capability or 8.0) < 8.0):
+    if precision is Precision.tf32 and not has_tf32(card):
         return "has no TF32 units, which came with compute capability 8.0"
     if precision is Precision.fp16 and card.kind is CardKind.cpu:
         return "CPUs have no fast fp16; bf16 needs no loss scaler either"

@@ -38,20 +38,44 @@ class CardRates:
 def peak_flops_per_second(card: Card, precision: Precision) -> float | None:
     """The listed dense rate; None: unknown.
 
-    tf32 without its units is fp32: the switch has no effect there. bf16 without its units (before compute capability
-    8.0) is computed in fp32 by the library, so it counts at that rate.
+    tf32 is a permission to round, so at least fp32: without its units it has no effect. bf16 without its units (before
+    compute capability 8.0) is computed in fp32 by the library, so it counts at that rate.
     """
     rates = card.peak_flops_per_second
     if precision is Precision.bf16_pure:
         precision = Precision.bf16
-    as_fp32 = precision is Precision.tf32 or (precision is Precision.bf16 and not card.has_bf16)
-    return rates.get(precision.value) or (rates.get(Precision.fp32.value) if as_fp32 else None)
+    own, fp32 = rates.get(precision.value), rates.get(Precision.fp32.value)
+    if precision is Precision.tf32:
+        return max(own or 0.0, fp32 or 0.0) or None
+    return own or (fp32 if precision is Precision.bf16 and not card.has_bf16 else None)
+
+
+def best_matmul_flops_per_second(hw: HwPlan, precision: Precision) -> float | None:
+    """What action=calibrate measured, else what cards of this kind reach of the listed rate.
+
+    In tf32 at least what fp32 reaches: tensor units of consumer cards have the listed rate of the fp32 units in it,
+    and reach less of theirs (efficiency.csv).
+    """
+    own = _measured_matmul(hw, precision)
+    if precision is not Precision.tf32:
+        return own or listed_matmul_flops_per_second(hw.card, precision)
+    fp32 = _measured_matmul(hw, Precision.fp32)
+    return max(own or listed_matmul_flops_per_second(hw.card, precision) or 0.0, fp32 or 0.0) or None
+
+
+def listed_matmul_flops_per_second(card: Card, precision: Precision) -> float | None:
+    """The part of the listed rate that the best matmul reaches."""
+    peak = peak_flops_per_second(card, precision)
+    own = peak and peak * matmul_fraction(card, precision)
+    if precision is not Precision.tf32:
+        return own
+    return max(own or 0.0, listed_matmul_flops_per_second(card, Precision.fp32) or 0.0) or None
 
 
 def card_rates(hw: HwPlan, precision: Precision, constants: StepConstants) -> CardRates | None:
     """What action=calibrate measured, else what is listed; None: neither is known at this precision."""
     card, peak = hw.card, peak_flops_per_second(hw.card, precision)
-    ceiling = _measured_matmul(hw, precision) or (peak and peak * matmul_fraction(card, precision))
+    ceiling = best_matmul_flops_per_second(hw, precision)
     bytes_per_second = _bytes_per_second(hw, constants)
     if not ceiling or not bytes_per_second:
         return None

@@ -28,7 +28,7 @@ class StepTimeEstimate:
     seconds: Band | None
     terms_seconds: Mapping[str, float]  # sum to seconds.mid
     flops_per_step: float  # model FLOPs of all ranks (causal attention, no recomputation)
-    peak_flops_per_second: float | None  # of all ranks, at the plan's precision
+    peak_flops_per_second: float | None  # of all ranks, in the arithmetic of the products
     tokens_per_second: Band | None
     mfu: float | None
     raw_seconds: float | None  # before calibration
@@ -76,7 +76,7 @@ def _unknown(flops: float, peak: float | None) -> StepTimeEstimate:
 
 def all_ranks_peak_flops_per_second(plan: RunPlan) -> float | None:
     """What MFU is measured against. A cpu card is the whole processor of a node, any other card one rank."""
-    peak = peak_flops_per_second(plan.hw.card, plan.trainer.precision)
+    peak = peak_flops_per_second(plan.hw.card, product_precision(plan))
     if peak is None:
         return None
     n_cards = plan.hw.n_nodes if plan.hw.card.kind is CardKind.cpu else plan.hw.world_size

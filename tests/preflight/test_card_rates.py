@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from preflight.catalog import card_names, find_card
+from preflight.hw_plan import Measured
 from preflight.plan import Precision
-from preflight.step_time.card_rates import card_rates, peak_flops_per_second
+from preflight.step_time.card_rates import best_matmul_flops_per_second, card_rates, peak_flops_per_second
 from preflight.step_time.constants import CONSTANTS, CUDA
 from tests.conftest import A100_80GB, CPU, RTX_4090, build_plan
 
@@ -13,10 +15,33 @@ V100 = replace(
     A100_80GB, name="v100", compute_capability=7.0, has_bf16=False, watts=300.0, bandwidth_bytes_per_second=900e9,
     peak_flops_per_second={"fp32": 15.7e12, "fp16": 125e12},
 )  # fmt: skip
+NOTHING_MEASURED = Measured(
+    as_of="2026-11-30", matmul_flops_per_second={}, bandwidth_bytes_per_second=None, pass_seconds=None,
+    layer_seconds=None, disk_write_bytes_per_second=None, disk_read_bytes_per_second=None, bus_bytes_per_second=None,
+    bus_latency_seconds=None,
+)  # fmt: skip
 
 
 def test_tf32_without_its_units_is_fp32() -> None:
     assert peak_flops_per_second(V100, Precision.tf32) == 15.7e12
+
+
+@pytest.mark.parametrize("name", card_names())
+def test_leave_to_round_never_makes_a_card_slower(name: str) -> None:
+    hw = build_plan(card=find_card(name)).hw
+    fp32, tf32 = (card_rates(hw, precision, CUDA) for precision in (Precision.fp32, Precision.tf32))
+    assert (fp32 is None) == (tf32 is None)
+    if fp32 is not None and tf32 is not None:
+        assert tf32.matmul_flops_per_second >= fp32.matmul_flops_per_second
+        assert tf32.attention_flops_per_second >= fp32.attention_flops_per_second
+
+
+def test_what_was_measured_in_fp32_is_the_least_of_tf32() -> None:
+    hw = build_plan(card=RTX_4090).hw
+    for tf32, expected in ((None, 80e12), (75e12, 80e12), (90e12, 90e12)):
+        rates = {"fp32": 80e12} | ({} if tf32 is None else {"tf32": tf32})
+        found = replace(NOTHING_MEASURED, matmul_flops_per_second=rates)
+        assert best_matmul_flops_per_second(replace(hw, measured=found), Precision.tf32) == expected
 
 
 def test_bf16_without_its_units_runs_as_fp32() -> None:

@@ -52,6 +52,14 @@ def test_what_needs_several_ranks_or_nodes_is_told_where_there_is_one():
     assert not [origin for origin in together.values() if "changes nothing" in origin]
 
 
+def test_leave_to_round_fp32_products_is_told_where_it_has_no_effect():
+    path = "trainer.float32_matmul_precision"
+    asked = ("model=gpt2_124m", "trainer.precision=fp32", f"{path}=high")
+    told = "given: high has no effect on T4 16 GB, products of fp32 numbers stay exact"
+    assert resolved(*asked, "hw=1xt4").provenance[path] == told
+    assert path not in resolved(*asked, "hw=1x4090").provenance
+
+
 def test_fp16_and_slices_do_not_go_together_on_a_card():
     problem = problem_of("hw=8xa100_80gb", "model=gpt2_124m", "trainer.precision=fp16", "trainer.parallel=zero3")
     assert "loss scaler" in problem.message

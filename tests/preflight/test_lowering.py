@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from simple_sums import use_simple_sums, with_layers
 
-from conf.choices import PolicyChoice
-from preflight.lowering.levels import lower_precisions
+from conf.choices import Float32Matmul, PolicyChoice
+from preflight.lowering.levels import PRECISION, levels, lower_precisions
 from preflight.lowering.lower import largest_micro_batch, lower
 from preflight.lowering.rungs import _step_takes
 from preflight.plan import Precision, valid_micro_batch_sizes
@@ -67,9 +67,19 @@ def test_lower_drops_the_precision_when_no_batch_fits_and_raises_the_batch_again
 
 def test_lower_goes_to_tf32_when_only_time_is_short(make_plan):
     # 9,000 steps: 40 h in fp32, 20 h in tf32; the batch is left alone, since it does not help
-    lowered = lower(make_plan(n_steps=9_000, precision=Precision.fp32))
+    lowered = lower(make_plan(n_steps=9_000, precision=Precision.fp32, card="a100_80gb"))
     assert fields(lowered.changes) == [("trainer.precision", "fp32", "tf32")]
     assert "a step takes 8.00 s instead of 16 s, memory stays" in lowered.changes[0].reason
+
+
+def test_tf32_is_no_rung_where_it_is_no_faster(make_plan):
+    for card, rounding, expected in (
+        ("a100_80gb", Float32Matmul.highest, ["tf32", "bf16"]),
+        ("a100_80gb", Float32Matmul.high, ["bf16"]),  # fp32 products are rounded already
+        ("4090", Float32Matmul.highest, ["bf16"]),
+    ):
+        plan = make_plan(card=card, precision=Precision.fp32, trainer={"float32_matmul_precision": rounding})
+        assert [lower.trainer.precision.value for lower in levels(plan, PRECISION)[1:]] == expected
 
 
 def test_lower_finds_the_least_change_for_several_budgets_at_once(make_plan):

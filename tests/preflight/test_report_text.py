@@ -65,8 +65,7 @@ LADDER = """\
 ladder                                memory     saves       time    money  yes?
          as asked                   70.9 GiB             3.0 days   $96.71  no
          micro_batch_size=16        18.1 GiB  52.8 GiB   3.0 days   $96.71  no
-         precision=tf32             18.1 GiB  50% time     35.6 h   $48.36  no
-         precision=bf16             18.1 GiB  50% time     17.8 h   $24.18  yes
+         precision=bf16             18.1 GiB  75% time     17.8 h   $24.18  yes
          model=small *              17.8 GiB   252 MiB      8.9 h   $12.09  yes
          * off: type it, or lowering.rungs= (model: lowering.allow_model=true)
 """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conf.choices import Attention
+from conf.choices import Attention, Float32Matmul
 from preflight.hw_plan import CardKind
 from preflight.plan import Calibration, Checkpointing, Factor, ModelPlan, Precision, RunPlan
 from preflight.step_time.constants import CUDA
@@ -144,6 +144,18 @@ def test_rank_with_one_core_has_no_threads_to_wake() -> None:
     both, each = (replace(plan, hw=replace(plan.hw, n_cpu_cores=2)) for plan in (both, each))
     assert estimate_step_time(both).terms_seconds["launch_floor"] == pytest.approx(13e-3)
     assert estimate_step_time(each).terms_seconds["launch_floor"] == pytest.approx(5e-3)
+
+
+def test_mfu_is_held_against_the_arithmetic_of_the_products() -> None:
+    """An A100 lists 156 TFLOPS in TF32, 19.5 in fp32; a processor's `medium` has the 400 GFLOPS of its bf16."""
+    peaks = {("a100_80gb", Float32Matmul.highest): 19.5e12, ("a100_80gb", Float32Matmul.medium): 156e12,
+             ("cpu", Float32Matmul.high): 200e9, ("cpu", Float32Matmul.medium): 400e9}  # fmt: skip
+    for (card, rounding), peak in peaks.items():
+        plan = build_plan(card=card, precision=Precision.fp32, trainer={"float32_matmul_precision": rounding})
+        step = estimate_step_time(plan)
+        assert step.peak_flops_per_second == peak
+        assert step.mfu is not None
+        assert step.mfu < 1
 
 
 def test_unknown_rate_gives_unknown_time() -> None:
