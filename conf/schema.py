@@ -143,7 +143,7 @@ class TrainerConfig:
     loss_chunk_tokens: int = 0  # logits of so many tokens at a time; 0: of the whole micro-batch
     parallel: Parallel = Parallel.ddp
     bucket_views: bool = True  # gradients live in DDP's buckets
-    init_from: str | None = None  # hf:DIR or a run folder: weights to start from
+    init_from: str | None = None  # hf:DIR, a run folder or `latest`: weights to start from
     adapter: Adapter = Adapter.none
     lora_rank: int = 8
     lora_alpha: float = 16.0

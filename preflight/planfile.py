@@ -17,6 +17,7 @@ from preflight.errors import ConfigError, Problem
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
+PLAN_NAME, CHECKPOINT_FILES = "plan.json", "checkpoints/step_*.pt"  # in the folder of a run
 LEDGER_NAME, PROBES_NAME = "ledger.jsonl", "probes.jsonl"  # in a folder of runs: what happened, what was measured
 
 
@@ -78,6 +79,12 @@ def read_json(kind: type[T], path: Path, key: str) -> T:
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         message = f"not a file of ours: {error}"
     raise ConfigError([Problem(path="plan", value=str(path), message=message, fix="plan=RUN_DIR/plan.json")])
+
+
+def newest_run(runs_dir: Path) -> Path | None:
+    """The newest folder in which there is a checkpoint, by its name, which begins with the time."""
+    folders = sorted((path.parent for path in runs_dir.glob(f"*/{PLAN_NAME}")), reverse=True)
+    return next((folder for folder in folders if next(folder.glob(CHECKPOINT_FILES), None)), None)
 
 
 def write_json(document: Mapping[str, Any], path: Path, *, exclusive: bool = False) -> None:

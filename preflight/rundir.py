@@ -18,10 +18,10 @@ from preflight.bill import Bill, make_bill
 from preflight.errors import ConfigError, ExitCode, Problem
 from preflight.flat import flat_estimate
 from preflight.plan import RunPlan
-from preflight.planfile import read_json, write_json
+from preflight.planfile import CHECKPOINT_FILES, PLAN_NAME, newest_run, read_json, write_json
 from preflight.verdict.judge import Finding
 
-PLAN = "plan.json"
+PLAN = PLAN_NAME
 ACTUAL = "actual.json"
 REPORT = "report.txt"
 UNMEASURED = tuple(
@@ -29,7 +29,7 @@ UNMEASURED = tuple(
     for name in NUMBERS
     if name not in ("n_steps_done", "first_step", "n_skipped_steps", "is_out_of_memory", "energy_is_measured")
 )
-CHECKPOINTS = "checkpoints/step_*.pt"
+CHECKPOINTS = CHECKPOINT_FILES
 LOCK = "lock"  # held while a launcher works in the folder; empty once its run is recorded
 RANK_SECONDS = 6.0  # ranks whose launcher was killed end within five
 POSITIVE_COUNTS = (
@@ -165,18 +165,13 @@ def _is_free(lock: Path) -> bool:
 
 def find(which: str, runs_dir: Path) -> Path:
     """The run folder that `resume=` names; `latest` is the newest one with a checkpoint."""
-    folder = _latest(runs_dir) if which == "latest" else Path(which).expanduser().resolve()
+    folder = newest_run(runs_dir) if which == "latest" else Path(which).expanduser().resolve()
     if folder is not None and (folder / PLAN).is_file():
         return folder
     message = f"no run with a checkpoint in {runs_dir}" if which == "latest" else f"{folder} has no {PLAN}"
     known = [str(path.parent) for path in sorted(runs_dir.glob(f"*/{PLAN}"), reverse=True)[:3]]
     fix = f"resume={known[0]}" if known else "train first: python launch.py"
     raise ConfigError([Problem(path="resume", value=which, message=message, fix=fix)])
-
-
-def _latest(runs_dir: Path) -> Path | None:
-    folders = sorted((path.parent for path in runs_dir.glob(f"*/{PLAN}")), reverse=True)
-    return next((folder for folder in folders if next(folder.glob(CHECKPOINTS), None)), None)
 
 
 def newest_checkpoint(run_dir: Path) -> int | None:

@@ -86,6 +86,11 @@ def changed_shape(model: ModelPlan) -> list[str]:
     ]
 
 
+def preset_named(name: str) -> ModelPlan | None:
+    """As its file has it."""
+    return next((preset for preset in _presets(MODEL_DIR).models if preset.name == name), None)
+
+
 def smaller_models(model: ModelPlan, sequence_length: int) -> tuple[ModelPlan, ...]:
     """Presets of the same family and tokenizer with fewer parameters, the largest first.
 
