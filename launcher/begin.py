@@ -45,7 +45,8 @@ def go_on(config: Config, machine: Machine, request: Request) -> Answer:
     if folder is None and "runs_dir" in given:
         bill = _recorded_in(bill, str(Path(config.runs_dir).expanduser().resolve()))
     if folder is not None and rundir.is_finished(folder):
-        word = f"{folder} is finished; nothing to resume"
+        anew = f"To go on from its weights: {rundir.started_from(folder)}, a new run"
+        word = f"{folder} is finished; nothing to resume\n  {anew}"
         as_json = config.report is ReportChoice.json
         say(json.dumps({**error_document(ExitCode.OK, ()), "message": word}) if as_json else word)
         return Answer(exit_code=ExitCode.OK)
@@ -63,12 +64,26 @@ def _given(config: Config, request: Request) -> tuple[set[str], list[str]]:
     limits = budget_options(given) if config.resume else []
     if extra := sorted(given.difference(FROZEN_KEYS, {f"budget.{limit}" for limit in limits})):
         message = f"a frozen plan takes only {', '.join(FROZEN_KEYS)}" + " and budget.*" * (config.resume is not None)
-        raise ConfigError([Problem(path=key, value="...", message=message, fix=f"leave out {key}") for key in extra])
+        typed = dict(line.lstrip("+~").partition("=")[::2] for line in request.overrides)
+        fixes = {key: _cure(f"{key}={typed[key]}", key, config) for key in extra}
+        raise ConfigError([Problem(path=key, value=typed[key], message=message, fix=fixes[key]) for key in extra])
     for key, value in (("resume", config.resume), ("plan", config.plan)):
         if value is not None and not value.strip():
             fix = "resume=latest" if key == "resume" else "plan=RUN_DIR/plan.json"
             raise ConfigError([Problem(path=key, value=value, message="names nothing", fix=fix)])
     return given, limits
+
+
+def _cure(override: str, key: str, config: Config) -> str:
+    """What else is wanted of a run is wanted of a new one, which may begin with its weights."""
+    leave_out = f"leave out {key}"
+    if config.resume is None:
+        return leave_out
+    folder = rundir.find(config.resume, Path(config.runs_dir).expanduser().resolve())
+    if rundir.newest_checkpoint(folder) is None:
+        return leave_out
+    anew = f"in place of resume=, {rundir.started_from(folder)} {override}: a new run from its weights"
+    return anew if rundir.is_finished(folder) else f"{leave_out}, or {anew}"
 
 
 def begin(config: Config, bill: Bill, findings: tuple[Finding, ...], folder: Path | None = None) -> Answer:

@@ -29,6 +29,7 @@ UNMEASURED = tuple(
     for name in NUMBERS
     if name not in ("n_steps_done", "first_step", "n_skipped_steps", "is_out_of_memory", "energy_is_measured")
 )
+TRAIN_FIRST = "train first: python launch.py"
 CHECKPOINTS = CHECKPOINT_FILES
 LOCK = "lock"  # held while a launcher works in the folder; empty once its run is recorded
 RANK_SECONDS = 6.0  # ranks whose launcher was killed end within five
@@ -169,9 +170,15 @@ def find(which: str, runs_dir: Path) -> Path:
     if folder is not None and (folder / PLAN).is_file():
         return folder
     message = f"no run with a checkpoint in {runs_dir}" if which == "latest" else f"{folder} has no {PLAN}"
-    known = [str(path.parent) for path in sorted(runs_dir.glob(f"*/{PLAN}"), reverse=True)[:3]]
-    fix = f"resume={known[0]}" if known else "train first: python launch.py"
+    folders = sorted((path.parent for path in runs_dir.glob(f"*/{PLAN}")), reverse=True)
+    known = next((folder for folder in folders if not is_finished(folder)), None)
+    fix = f"resume={known}" if known else f"{started_from(folders[0])}, a new run" if folders else TRAIN_FIRST
     raise ConfigError([Problem(path="resume", value=which, message=message, fix=fix)])
+
+
+def started_from(folder: Path) -> str:
+    """What begins a new run with the weights of one that is finished; without a checkpoint with those of none."""
+    return f"trainer.init_from={folder}" if newest_checkpoint(folder) is not None else TRAIN_FIRST
 
 
 def newest_checkpoint(run_dir: Path) -> int | None:
