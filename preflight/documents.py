@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -45,7 +46,7 @@ def is_binary(path: Path) -> bool:
 
 def binary_problem(path: Path) -> Problem:
     """A model would learn its noise."""
-    message = f"{path} is not text in UTF-8: it has NUL bytes"
+    message = "is not text in UTF-8: it has NUL bytes"
     return Problem(path="data.path", value=str(path), message=message, fix="unpack or convert it, or data=stdlib")
 
 
@@ -57,24 +58,24 @@ def _faults(files: Iterable[Path], field: str) -> Iterator[Problem]:
 
 
 def _line_fault(path: Path, field: str) -> Problem | None:
-    for line in _first_lines(path):
-        text = text_of(line, field, path)
+    for number, line in _first_lines(path):
+        text = text_of(line, field, path, partial(int, number))
         if isinstance(text, Problem):
             return text
     return None
 
 
-def _first_lines(path: Path) -> Iterator[bytes]:
-    """Whole ones: a line that goes on beyond MAX_BYTES says nothing yet."""
+def _first_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Their numbers, and whole ones: a line that goes on beyond MAX_BYTES says nothing yet."""
     n_left = MAX_BYTES
     with path.open("rb") as file:
-        for _ in range(N_LINES):
+        for number in range(1, N_LINES + 1):
             line = file.readline(n_left)
             n_left -= len(line)
             if n_left <= 0:
                 return
             if line.strip():
-                yield line
+                yield number, line
 
 
 def _column_fault(path: Path, field: str) -> Problem | None:
@@ -86,13 +87,15 @@ def _column_fault(path: Path, field: str) -> Problem | None:
     return None if field in names else field_problem(path, field, names)
 
 
-def text_of(line: bytes, field: str, path: Path) -> str | Problem:
-    """The text of one document, or what is wrong with its line."""
+def text_of(line: bytes, field: str, path: Path, number: Callable[[], int]) -> str | Problem:
+    """The text of one document, or what is wrong with its line; its number, from 1, is counted only then."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
-        message = f"{path} has a line that is no JSON: {line[:40]!r}... ({error})"
-        return Problem(path="data.path", value=str(path), message=message, fix="mend it")
+        why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        begins = ascii(line[:40].decode(errors="replace"))
+        message = f"has a line that is no JSON: line {number()}, which begins with {begins} ({why})"
+        return Problem(path="data.path", value=str(path), message=message, fix=f"mend or delete line {number()}")
     pairs = document if isinstance(document, dict) else {}
     text = pairs.get(field)
     if isinstance(text, str):

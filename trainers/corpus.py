@@ -10,9 +10,10 @@ import hashlib
 import importlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +130,14 @@ def json_pieces(path: Path, field: str, number: int, offset: int) -> Iterator[Pi
     """A JSON object a line; lines are read whole, however long."""
     with path.open("rb") as file:
         file.seek(offset)
+        begin = offset
         while lines := file.readlines(PIECE_BYTES):
-            texts = [encoded(text) for line in lines if line.strip() for text in [_text_of(line, field, path)]]
+            counts = (partial(_line_number, path, begin, nth) for nth in range(len(lines)))
+            pairs = zip(lines, counts, strict=True)
+            texts = [encoded(_text_of(line, field, path, count)) for line, count in pairs if line.strip()]
             n_bytes = sum(map(len, lines))
-            yield Piece(texts=texts, are_documents=True, n_units=n_bytes, after=(number, file.tell()))
+            begin += n_bytes
+            yield Piece(texts=texts, are_documents=True, n_units=n_bytes, after=(number, begin))
 
 
 def parquet_pieces(path: Path, field: str, number: int, n_done: int) -> Iterator[Piece]:
@@ -228,8 +233,17 @@ def in_one_line(option: str, place: Path, fix: str) -> Iterator[None]:
         raise ConfigError([Problem(path=option, value=str(place), message=message, fix=fix)]) from error
 
 
-def _text_of(line: bytes, field: str, path: Path) -> str:
-    text = text_of(line, field, path)
+def _line_number(path: Path, begin: int, nth: int) -> int:
+    """Of the nth line, from 0, after so many bytes."""
+    with path.open("rb") as file:
+        n_before = 0
+        while file.tell() < begin:
+            n_before += file.read(min(PIECE_BYTES, begin - file.tell())).count(b"\n")
+    return n_before + nth + 1
+
+
+def _text_of(line: bytes, field: str, path: Path, number: Callable[[], int]) -> str:
+    text = text_of(line, field, path, number)
     if isinstance(text, Problem):
         raise ConfigError([text])
     return text

@@ -117,7 +117,8 @@ def _folders_tokenizer(kind: DataKind, model: ModelConfig, resolution: Resolutio
 def _check_length(data: DataConfig, n_source_bytes: int, sequence_length: int, resolution: Resolution) -> None:
     """The held-out part is the smaller one, and a token is at least a byte."""
     n_held_out = int(n_source_bytes * min(data.val_fraction, 1.0 - data.val_fraction))
-    if n_held_out > sequence_length or not resolution.is_sound("data.val_fraction", "trainer.sequence_length"):
+    judged = ("data.path", "data.field", "data.val_fraction", "trainer.sequence_length")
+    if n_held_out > sequence_length or not resolution.is_sound(*judged):
         return
     message = (
         f"has {n_source_bytes:,} bytes, of which data.val_fraction={data.val_fraction:g} holds out {n_held_out:,}; "

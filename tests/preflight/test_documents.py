@@ -46,6 +46,19 @@ def test_first_fault_looks_into_every_kind_of_file_of_a_folder(tmp_path: Path, m
     assert problem_in(tmp_path).message.endswith("c.parquet has no text in 'text'; there are id, content")
 
 
+def test_a_torn_line_is_the_only_fault_of_a_short_file(tmp_path: Path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"body": 1}\nnot\n')
+    (tmp_path / "good.jsonl").write_text('{"body": "x"}\n')
+    problem = problem_of("data=text", f"data.path={path}", "data.field=body")
+    assert "'body'" in problem.message  # line 1, and no second fault: it is too short as well
+    path.write_text('{"body": "x"}\n\nnot\n')
+    problem = problem_of("data=text", f"data.path={path}", "data.field=body")
+    assert problem.value == str(path)
+    assert "line 3, which begins with 'not\\n' (Expecting value at column 1)" in problem.message
+    assert (str(path) in problem.message, problem.fix) == (False, "mend or delete line 3")
+
+
 def problem_in(path: Path) -> Problem:
     fault = first_fault(path, "text")
     assert fault is not None
