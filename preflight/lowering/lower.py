@@ -21,8 +21,8 @@ from preflight.lowering.rungs import changes_between
 from preflight.lowering.search import Search
 from preflight.memory.peak import estimate_memory
 from preflight.plan import RunPlan, valid_micro_batch_sizes
-from preflight.verdict.fitting import fits_memory, largest_fitting
-from preflight.verdict.judge import Change, Violation, violations
+from preflight.verdict.fitting import at_micro_batch_size, fits_memory, largest_fitting
+from preflight.verdict.judge import Change, Fitting, Violation, violations
 from preflight.verdict.needs import BUDGET_WORDS, broken_budgets
 from preflight.worth import estimate_worth
 
@@ -122,15 +122,18 @@ def _with_a_larger_batch(found: Lowered, asked: RunPlan) -> Lowered:
     return replace(found, plan=faster.plan, estimate=faster.estimate, changes=(*others, change))
 
 
-def _fitting(search: Search) -> RunPlan:
+def _fitting(search: Search) -> Fitting:
     """The plan that would run if only memory counted: fewer tokens and more hours are worked out for it.
 
     Where no allowed rung cures the memory it is the one that memory's own fix makes, so that the fixes work together.
     """
     plan = search.plan
     rungs = allowed_rungs(plan) if plan.lowering.policy is PolicyChoice.auto else frozenset[str]()
-    fitting = next(search.candidates(rungs), None) or search.first(EVERYTHING, frozenset({"memory"}))
-    return plan if fitting is None else fitting.plan
+    allowed = next(search.candidates(rungs), None)
+    found = allowed or search.first(EVERYTHING, frozenset({"memory"}))
+    fitting = plan if found is None else found.plan
+    is_batch_alone = fitting == at_micro_batch_size(plan, fitting.trainer.micro_batch_size)
+    return Fitting(plan=fitting, by_itself=allowed is not None or is_batch_alone)
 
 
 def _nearest(search: Search, asked: Estimate, budgets: Iterable[str]) -> tuple[Change, ...]:

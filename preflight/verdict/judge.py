@@ -65,6 +65,14 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """The plan that would run if only memory counted."""
+
+    plan: RunPlan
+    by_itself: bool  # lowering takes it, or a batch alone makes it; else it is what memory's own fix makes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something about the machine, the data or the plan that the user should know."""
 
@@ -89,10 +97,11 @@ class Verdict:
 def violations(
     plan: RunPlan,
     estimate: Estimate,
-    fitting: RunPlan | None = None,
+    fitting: Fitting | None = None,
     nearest: Callable[[str], tuple[Change, ...]] = lambda budget: (),
 ) -> tuple[Violation, ...]:
-    """Every budget that the estimate breaks; fewer tokens are worked out for `fitting`, the plan that would run."""
+    """Every budget that the estimate breaks; what cures hours, money and energy is worked out for `fitting`."""
+    fitting = fitting or Fitting(plan=plan, by_itself=True)
     broken = [(need, nearest(need.budget)) for need in needs_of(plan, estimate) if need.is_broken]
     return tuple(
         Violation(
@@ -100,7 +109,7 @@ def violations(
             need=need.edge,
             limit=need.limit,
             message=_message(plan, estimate, need),
-            fix=_fix(plan, estimate, need, fitting or plan, " ".join(change.pin for change in near)),
+            fix=_fix(plan, estimate, need, fitting, " ".join(change.pin for change in near)),
             nearest=near,
         )
         for need, near in broken
@@ -112,19 +121,30 @@ def warnings(plan: RunPlan, estimate: Estimate) -> tuple[Finding, ...]:
     return _unjudged(plan, estimate) + _close_calls(plan, estimate)
 
 
-def _fix(plan: RunPlan, estimate: Estimate, need: Need, fitting: RunPlan, nearest: str) -> str:
+def _fix(plan: RunPlan, estimate: Estimate, need: Need, fitting: Fitting, nearest: str) -> str:
     from preflight.verdict import remedies  # a yes does not pay for it
 
     if need.budget == "memory":
-        return remedies.memory_remedy(plan, estimate, nearest)
+        return remedies.memory_remedy(plan, estimate, nearest, None if fitting.by_itself else fitting.plan)
     if need.edge is None:
         return remedies.unknown_remedy(plan, estimate, need.budget)
     if need.budget in IN_BYTES:
         return remedies.room_remedy(plan, estimate, need)
-    edge = max(need.edge, *_edges(fitting, need.budget)) if fitting is not plan else need.edge
-    remedy = remedies.hours_remedy if need.budget in IN_HOURS else remedies.spending_remedy
-    with_model = "" if fitting.model == plan.model else f" (with {fitting.model.name}, which fits)"
-    return remedy(fitting, need.budget, edge, _keeps_known_budgets, with_model)
+    basis, edge = _basis(plan, need.edge, need, fitting)
+    is_model = basis.plan.model == plan.model
+    given_with = "memory's first fix" * (not basis.by_itself) if is_model else f"{basis.plan.model.name}, which fits"
+    if need.budget not in IN_HOURS:
+        return remedies.spending_remedy(basis.plan, need.budget, edge, _keeps_known_budgets, given_with)
+    return remedies.hours_remedy(basis.plan, need.budget, edge, _keeps_known_budgets, given_with, is_model=is_model)
+
+
+def _basis(plan: RunPlan, asked_edge: float, need: Need, fitting: Fitting) -> tuple[Fitting, float]:
+    """The plan that all cures of a budget are worked out for, with what it takes of it.
+
+    Where what fits keeps the budget, only the plan as asked has to be cured of it.
+    """
+    edge = next(iter(_edges(fitting.plan, need.budget)), 0.0) if fitting.plan is not plan else asked_edge
+    return (fitting, edge) if edge > need.limit else (Fitting(plan=plan, by_itself=True), asked_edge)
 
 
 def _keeps_known_budgets(candidate: RunPlan, candidate_estimate: Estimate) -> bool:

@@ -12,7 +12,7 @@ from preflight.hw_plan import CardKind
 from preflight.memory.peak import estimate_memory
 from preflight.plan import Precision, RunPlan, valid_micro_batch_sizes
 from preflight.sharing import can_share
-from preflight.units import GIB, format_bytes
+from preflight.units import GIB, format_bytes, format_seconds
 from preflight.verdict.fitting import at_micro_batch_size, largest_fitting, state_bytes, tokens_that_fit
 from preflight.verdict.needs import Need, broken_budgets, host_memory_bytes, path_of
 
@@ -36,18 +36,29 @@ def rounded_up(value: float, n_digits: int = 2) -> float:
     return float(f"{math.ceil(value / unit) * unit:.{n_digits + 1}g}")
 
 
-def hours_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits, with_model: str = "") -> str:
-    """More hours or no deadline, the tokens that fit, the bill of a faster machine.
+def hours_remedy(
+    fitting: RunPlan, budget: str, need: float, fits: Fits, given_with: str = "", *, is_model: bool = True
+) -> str:
+    """More hours or no deadline, the tokens that fit, the bill of a faster machine; all for the same plan.
 
     A smaller model of the family is told beside these (`Violation.nearest`); one of another kind is no answer.
+    `is_model`: it is the model that was asked for.
     """
     more = "budget.deadline=null" if budget == "deadline" else f"budget.max_hours={rounded_up(need):.12g}"
-    return one_of([more, *_fewer_tokens(fitting, fits, with_model), *_faster_machine(fitting, fits, with_model)])
+    ways = _together([more, *_fewer_tokens(fitting, fits)], given_with)
+    return one_of([*ways, *_faster_machine(fitting, fits, is_model=is_model)])
 
 
-def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits, with_model: str = "") -> str:
+def spending_remedy(fitting: RunPlan, budget: str, need: float, fits: Fits, given_with: str = "") -> str:
     """More money or energy, or the tokens that fit."""
-    return one_of([f"budget.max_{budget}={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits, with_model)])
+    ways = [f"budget.max_{budget}={rounded_up(need):.12g}", *_fewer_tokens(fitting, fits)]
+    return one_of(_together(ways, given_with))
+
+
+def _together(ways: list[str], given_with: str) -> list[str]:
+    """What each of them is worked out with, said once."""
+    each = "each " if len(ways) > 1 else ""
+    return [*ways[:-1], f"{ways[-1]} ({each}with {given_with})"] if given_with else ways
 
 
 def room_remedy(plan: RunPlan, worked_out: Estimate, need: Need) -> str:
@@ -83,23 +94,23 @@ def unknown_remedy(plan: RunPlan, estimate: Estimate, budget: str) -> str:
     return one_of([" and ".join(missing)] * bool(missing) + [f"budget.max_{budget}=null"])
 
 
-def _fewer_tokens(fitting: RunPlan, fits: Fits, with_model: str) -> list[str]:
+def _fewer_tokens(fitting: RunPlan, fits: Fits) -> list[str]:
     """Offered, never applied; in the terms that the length of the run was given in."""
     tokens = tokens_that_fit(fitting, fits)
     if not tokens:
         return []
     if fitting.provenance.get("trainer.n_steps", "").startswith("given"):
-        return [f"trainer.n_steps={tokens // fitting.trainer.tokens_per_step}{with_model}"]
-    return [f"trainer.total_tokens={tokens}{with_model}"]
+        return [f"trainer.n_steps={tokens // fitting.trainer.tokens_per_step}"]
+    return [f"trainer.total_tokens={tokens}"]
 
 
-def _faster_machine(plan: RunPlan, fits: Fits, with_model: str) -> list[str]:
+def _faster_machine(plan: RunPlan, fits: Fits, *, is_model: bool) -> list[str]:
     """A bill costs nothing: rented cards instead of a processor, more of the same cards where that is enough."""
     hw = plan.hw
     if hw.card.kind is not CardKind.cuda:
-        is_small = not with_model and state_bytes(plan) < RENTED_BYTES
+        is_small = is_model and state_bytes(plan) < RENTED_BYTES
         return [f"{RENTED_EXAMPLE} dry_run=true" if is_small else "action=compare"]
-    for n_nodes, n_gpus in WIDER if not with_model else ():
+    for n_nodes, n_gpus in WIDER if is_model else ():
         if n_nodes >= hw.n_nodes and n_gpus >= hw.n_gpus_per_node and n_nodes * n_gpus > hw.world_size:
             wider = _on_more_cards(plan, n_gpus, n_nodes)
             if wider is not None and fits(wider, estimate(wider)):
@@ -161,17 +172,22 @@ def _once_all_hold(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
     return " (taken once the other budgets hold)" if several and "lowering.allow_model=true" in nearest else ""
 
 
-def memory_remedy(plan: RunPlan, estimate: Estimate, nearest: str) -> str:
-    """The largest micro-batch that fits; else the overrides of the nearest plan that does; else a larger card."""
+def memory_remedy(plan: RunPlan, worked_out: Estimate, nearest: str, nearest_plan: RunPlan | None = None) -> str:
+    """The largest micro-batch that fits; else the overrides of the nearest plan that does; else a larger card.
+
+    Ways that are not alike in time say their own.
+    """
     sizes = valid_micro_batch_sizes(plan.trainer, plan.hw.world_size)
     size = largest_fitting(plan, sizes)
     if size is not None:
         return f"trainer.micro_batch_size={size}{_by_itself(plan)}"
     if nearest:
-        return one_of([nearest + _once_all_hold(plan, estimate, nearest), *_shared_out(plan)])
+        shared = _shared_out(plan)
+        own = _own_time(nearest_plan) if shared and nearest_plan is not None else ""
+        return one_of([nearest + own + _once_all_hold(plan, worked_out, nearest), *shared])
     if shared := _shared_out(plan):
         return one_of(shared)
-    leanest = estimate_memory(at_micro_batch_size(plan, sizes[0])) if sizes else estimate.memory
+    leanest = estimate_memory(at_micro_batch_size(plan, sizes[0])) if sizes else worked_out.memory
     card_bytes = leanest.device.high / plan.budget.max_memory_fraction
     return f"a card with at least {format_bytes(card_bytes)}: action=compare lists those that fit"
 
@@ -191,5 +207,12 @@ def _shared_out(plan: RunPlan) -> list[str]:
         if size is not None:
             nodes = f"{hw.n_nodes}x" if hw.n_nodes > 1 else ""
             wide = f"hw={nodes}{n_gpus}x{hw.card.name} trainer.parallel={trainer.parallel.name}"
-            return [f"{wide} trainer.micro_batch_size={size} dry_run=true"]
+            own = _own_time(at_micro_batch_size(wider, size)) if wider is not None else ""
+            return [f"{wide} trainer.micro_batch_size={size} dry_run=true{own}"]
     return []
+
+
+def _own_time(plan: RunPlan) -> str:
+    """` (44.2 days)`. The price of another machine is another offer, which its own bill looks up."""
+    seconds = estimate(plan).wall.seconds
+    return "" if seconds is None else f" ({format_seconds(seconds.mid)})"

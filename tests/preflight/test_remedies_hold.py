@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from conf.choices import Parallel
 from launch import bill
 from preflight.estimate import estimate
+from preflight.units import format_seconds
 from preflight.verdict.remedies import memory_remedy
 
 LARGE = ["model=gpt2_124m", "hw=1x3060", "trainer.micro_batch_size=60", "budget.max_hours=null"]
@@ -37,6 +40,38 @@ def test_every_way_out_of_a_refusal_works(name):
             kept = [line for line in asked if line.partition("=")[0] not in changed]
             still = {v.budget for v in bill(*kept, *overrides, "calibration=off").verdict.violations}
             assert violation.budget not in still, overrides
+
+
+TOGETHER = {
+    "a model that fits": ["model=llama_7b", "hw=1x4090"],
+    "8-bit moments": ["model=gpt2_1558m", "hw=1x4090"],
+    "half the bytes, untouched": ["model=gpt2_774m", "hw=1x3090", "trainer.precision=fp32", "lowering.policy=refuse"],
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_each_way_out_of_the_hours_holds_with_the_first_of_the_memory_and_no_limit_is_far_off(name):
+    asked = [*TOGETHER[name], "calibration=off"]
+    memory, hours = bill(*asked).verdict.violations
+    first = overrides_in(memory.fix)[0]
+    kept = [line for line in asked if line.partition("=")[0] not in {way.partition("=")[0] for way in first}]
+    for way in overrides_in(hours.fix):
+        together = bill(*kept, *first, *way)
+        assert together.verdict.violations == (), way
+        limit = [float(override.partition("=")[2]) for override in way if override.startswith("budget.max_hours=")]
+        if limit:
+            assert together.estimate.wall.seconds.mid / 3600 == pytest.approx(limit[0], rel=0.1)
+
+
+def test_ways_to_fit_that_differ_in_time_say_their_own():
+    asked = ["model=gpt2_1558m", "hw=1x4090", "calibration=off"]
+    memory = bill(*asked).verdict.violations[0]
+    ways, told = overrides_in(memory.fix), re.findall(r"\((.*?)\)", memory.fix)
+    assert len(ways) == len(told) == 2
+    for way, time in zip(ways, told, strict=True):
+        kept = asked if not way[0].startswith("hw=") else [line for line in asked if not line.startswith("hw=")]
+        there = bill(*kept, *way, "budget.max_hours=null").estimate
+        assert format_seconds(there.wall.seconds.mid) == time
 
 
 def test_the_tokens_that_fit_are_exact():
