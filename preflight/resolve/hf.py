@@ -17,7 +17,7 @@ from typing import Any
 
 from conf.choices import Activation, Family, Norm, Positions, Tokenizer
 from conf.schema import Config, ModelConfig
-from preflight.resolve.hf_notes import notes, refuse_other_parts, truth
+from preflight.resolve.hf_notes import longest_made_for, notes, refuse_other_parts, truth
 from preflight.resolve.resolution import Resolution
 
 CONFIG_NAME = "config.json"
@@ -52,9 +52,10 @@ def from_folder(model: ModelConfig, resolution: Resolution, sequence_length: int
     given = {name: value for name in ("n_layer", "n_head", "n_embd", "vocab_size") if (value := getattr(model, name))}
     given |= {name: value for name in OPTIONAL if (value := getattr(model, name)) is not None and name in shape}
     recipe = model.recipe
-    table = shape.get("n_positions")
-    if table is not None and table < recipe.sequence_length:
-        recipe = replace(recipe, sequence_length=table)
+    longest = shape.get("n_positions") or longest_made_for(content)
+    if longest is not None and longest < recipe.sequence_length:
+        whole = next(length for length in range(longest, 0, -1) if recipe.tokens_per_step % length == 0)
+        recipe = replace(recipe, sequence_length=whole)
     length = recipe.sequence_length if sequence_length is None else sequence_length
     for field, word in notes(content, length).items():
         resolution.provenance[f"model.path.{field}"] = f"detected: {word}"

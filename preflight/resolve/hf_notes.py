@@ -106,9 +106,15 @@ def _dropout(content: Content, sequence_length: int) -> Iterator[tuple[str, str]
         yield "attention_dropout", f"one rate for all places: {rate} of embeddings and residuals too"
 
 
-def _positions(content: Content, sequence_length: int) -> Iterator[tuple[str, str]]:
+def longest_made_for(content: Content) -> int | None:
+    """Positions that rotary models have seen; None: the folder does not say."""
     most = content.get("max_position_embeddings")
-    if isinstance(most, int) and most < sequence_length:
+    return most if type(most) is int and most >= 1 else None
+
+
+def _positions(content: Content, sequence_length: int) -> Iterator[tuple[str, str]]:
+    most = longest_made_for(content)
+    if most is not None and most < sequence_length:
         yield "max_position_embeddings", f"sequences of {sequence_length:,} are longer than the {most:,} it is made for"
 
 

@@ -79,6 +79,9 @@ def test_config_json_itself_may_be_named(tmp_path):
 def test_sequences_are_no_longer_than_the_table_of_positions(tmp_path):
     folder = _folder(tmp_path, CONFIGS["gpt2"])
     assert _from(folder).trainer.sequence_length == 128
+    for most, length in ((256, 256), (100, 96), (100_000, 1024), ("256", 1024), (None, 1024)):
+        folder = _folder(tmp_path, CONFIGS["llama"] | {"max_position_embeddings": most})
+        assert _from(folder).trainer.sequence_length == length
 
 
 def test_given_numbers_count_more_than_the_folders(tmp_path):
@@ -177,7 +180,7 @@ def test_vocabulary_of_256_is_bytes(tmp_path):
         (CONFIGS["llama"] | {"quantization_config": {"quant_method": "gptq"}}, {"quantization_config": "(gptq)"}),
         (CONFIGS["llama"] | {"attention_dropout": 0.1}, {"attention_dropout": "0.1 of embeddings and residuals too"}),
         (CONFIGS["gpt2"] | {"attn_pdrop": 0.0}, {"attn_pdrop": "resid_pdrop's 0.1 instead of 0.0"}),
-        (CONFIGS["llama"] | {"max_position_embeddings": 512}, {"max_position_embeddings": "longer than the 512"}),
+        (CONFIGS["llama"] | {"max_position_embeddings": 512}, {}),  # sequences are no longer then
         (CONFIGS["llama"] | {"architectures": ["LlamaForSequenceClassification"]}, {"architectures": "its own"}),
         (CONFIGS["llama"] | {"architectures": ["LlamaForCausalLM"], "auto_map": {"x": "y"}}, {"auto_map": "its own"}),
     ],
@@ -187,6 +190,12 @@ def test_what_is_billed_otherwise_is_named(content, told, tmp_path):
     notes = {path.removeprefix("model.path."): why for path, why in origins.items() if path.startswith("model.path.")}
     assert notes.keys() == told.keys()
     assert all(part in notes[name] for name, part in told.items()), notes
+
+
+def test_longer_sequences_than_the_folder_is_made_for_are_told(tmp_path):
+    folder = _folder(tmp_path, CONFIGS["llama"] | {"max_position_embeddings": 512})
+    plan = _from(folder, "trainer.sequence_length=1024")
+    assert "longer than the 512" in plan.provenance["model.path.max_position_embeddings"]
 
 
 def test_weights_trained_with_what_is_not_computed_are_an_error_where_they_would_be_trained(tmp_path):
