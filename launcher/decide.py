@@ -109,7 +109,9 @@ def found(plan: RunPlan, machine: Machine, *, is_dry: bool) -> tuple[Finding, ..
         return findings
     from launcher.places import closed_places  # the bill of what is in order does not pay for it
 
-    return (*findings, *closed_places(plan, machine, is_dry=is_dry))
+    closed = closed_places(plan, machine, is_dry=is_dry)
+    has_no_place = any(finding.check == "place.runs_dir" for finding in closed)  # then its room means nothing
+    return (*(one for one in findings if not (has_no_place and one.check == "host.disk")), *closed)
 
 
 def _has_history(place: Path) -> bool:

@@ -17,7 +17,7 @@ from preflight.checks.facts import PREPARED_AT_LAUNCH
 from preflight.checks.finding import warning
 from preflight.dataset import ITEM_BYTES, is_in_the_way, smallest_dtype
 from preflight.errors import ExitCode
-from preflight.machine.snapshot import Machine, disk_free_bytes, existing_part, is_open
+from preflight.machine.snapshot import Machine, disk_free_bytes, existing_part, is_of_the_kernel, is_open
 from preflight.plan import RunPlan
 from preflight.rundir import PLAN
 from preflight.units import format_bytes
@@ -93,6 +93,8 @@ def _why_closed(place: str) -> str:
         return f"cannot be made: {there} is a file"
     is_all = there == os.path.abspath(os.path.expanduser(place))
     where = "cannot be written to" if is_all else f"cannot be made in {there}"
+    if is_of_the_kernel(there):
+        return f"{where}: its file system keeps no files"
     is_read_only = hasattr(os, "statvfs") and bool(os.statvfs(there).f_flag & os.ST_RDONLY)
     return f"{where}: {'read-only file system' if is_read_only else 'permission denied'}"
 

@@ -112,7 +112,12 @@ def existing_part(place: str | Path) -> str:
 def is_open(place: str | Path) -> bool:
     """A folder in which files can be made, or one that can be made."""
     existing = existing_part(place)
-    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK) and not is_of_the_kernel(existing)
+
+
+def is_of_the_kernel(existing: str) -> bool:
+    """/proc and /sys have no blocks to keep files in: root may write there, and still makes nothing."""
+    return hasattr(os, "statvfs") and os.statvfs(existing).f_blocks == 0
 
 
 def has_wandb_key(environment: Mapping[str, str], home: Path) -> bool:

@@ -52,9 +52,18 @@ def test_closed_places_tells_a_read_only_system_from_a_lack_of_rights(at_home: P
     monkeypatch.setattr(os, "access", lambda place, mode: not str(place).startswith(str(at_home)))
     monkeypatch.setenv("HOME", "/elsewhere")
     assert "cannot be made in " + str(at_home) + ": permission denied" in told(plan_of(at_home))["place.data.dir"]
-    monkeypatch.setattr(os, "statvfs", lambda place: SimpleNamespace(f_flag=os.ST_RDONLY))
+    monkeypatch.setattr(os, "statvfs", lambda place: SimpleNamespace(f_flag=os.ST_RDONLY, f_blocks=1))
     the_word = told(plan_of(at_home))["place.runs_dir"]
     assert the_word.endswith(": read-only file system | runs_dir=/elsewhere/preflight/runs")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a file system of the kernel's")
+def test_a_place_that_keeps_no_files_is_closed_and_not_full(at_home: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["model=tiny", "hw=cpu", "tracking=none", "trainer.n_steps=2", "runs_dir=/proc/nope"]) == 2
+    captured = capsys.readouterr()
+    told = " ".join((captured.out + captured.err).split())
+    assert "runs_dir=/proc/nope, where the run is kept, cannot be made in /proc" in told
+    assert "KiB free" not in told
 
 
 def test_closed_places_lets_prepared_data_be_read_only(at_home: Path):
