@@ -72,7 +72,8 @@ def candidates(line: str) -> list[str]:
         current = value[len(opened) + len(before) :]
         return [f"{key}={opened}{before}{each}" for each in _values(key, current) if each.startswith(current)]
     # An empty word shows what people use; a beginning shows everything that begins so.
-    known = [*GROUPS, *(names.all_options() if word else COMMON)]
+    groups = [name for name in GROUPS if len(options(name)) > 1]  # of the others only the options are set
+    known = [*groups, *(names.all_options() if word else COMMON)]
     return [f"{name}=" for name in known if name.startswith(word)]
 
 

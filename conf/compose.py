@@ -71,7 +71,8 @@ def compose(argv: Sequence[str], chosen: Chosen | None = None) -> Request:
     if flags.cfg:
         return replace(empty, text=OmegaConf.to_yaml(_merge(parsed)))
     if flags.multirun:
-        return replace(empty, grid=tuple(_grid(parsed)), notes=(*notes, *_decimal_commas(parsed)))
+        grid = tuple(_grid(parsed))
+        return replace(empty, grid=grid, notes=(*notes, *_decimal_commas(parsed), *_no_list(grid)))
     return replace(empty, config=_to_config(_merge(parsed, chosen)))
 
 
@@ -127,8 +128,10 @@ def _completion(argument: str) -> tuple[str | None, Problem | None]:
 
 def _help(lines: Sequence[str]) -> str:
     """Of what people use, or of the groups that are named beside the flag."""
-    from conf.help_topic import topic_page, topics_in  # runs and bills do not pay for it
+    from conf.help_topic import topic_page, topics_in, unknown_topics  # runs and bills do not pay for it
 
+    if problems := unknown_topics(lines):
+        raise ConfigError(problems)
     if topics := topics_in(lines):
         return topic_page(topics)
     from conf.help import help_page
@@ -175,6 +178,8 @@ def _to_config(composed: DictConfig) -> Config:
 def _grid(parsed: list[Override]) -> list[GridRow]:
     """Every combination of the values given, the last one varying fastest."""
     columns = [_values(override) for override in parsed]
+    if empty := [_lists_nothing(override) for override, column in zip(parsed, columns, strict=True) if not column]:
+        raise ConfigError(empty)
     if prod(map(len, columns)) > MAX_ROWS:
         widest = max(zip(columns, parsed, strict=True), key=lambda pair: len(pair[0]))[1]
         value = str(widest.input_line).partition("=")[2]
@@ -193,6 +198,22 @@ def _grid(parsed: list[Override]) -> list[GridRow]:
     if problems:
         raise ConfigError(problems)
     return rows
+
+
+def _lists_nothing(override: Override) -> Problem:
+    """`model=glob(zz*)`, `seed=range(1,1)`."""
+    key, text = override.key_or_group, str(override.input_line).partition("=")[2]
+    names = options(key) if key in GROUPS else []
+    message = f"nothing matches; there are {', '.join(names)}" if names else "there is no value in it"
+    return Problem(path=key, value=text, message=message, fix=f"{key}={','.join(names[:2]) or 'A,B'}")
+
+
+def _no_list(grid: Sequence[GridRow]) -> list[str]:
+    """A single run is not what `-m` is for, so that it is told before it starts."""
+    if len(grid) > 1:
+        return []
+    what = "a single bill" if grid[0].config.dry_run else "a single run"
+    return [f"-m, but nothing is listed as in hw=1x4090,8xh100: this is {what}"]
 
 
 def _decimal_commas(parsed: list[Override]) -> list[str]:

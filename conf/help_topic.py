@@ -12,6 +12,7 @@ from textwrap import fill
 
 from conf import names, schema
 from conf.help import WIDTH, takes
+from preflight.errors import Problem
 
 EVERYTHING = "all"
 COLUMN = 36  # where the words begin
@@ -22,7 +23,21 @@ _ABOVE = re.compile(r"    # (.*)")
 
 def topics_in(words: Sequence[str]) -> list[str]:
     """Those of the words that name a group, an option, or everything."""
-    return [word for word in words if word == EVERYTHING or _paths(word)]
+    topics = [word.removesuffix("=") for word in words]  # `budget=` is what Tab offers
+    return [topic for topic in topics if topic == EVERYTHING or _paths(topic)]
+
+
+def unknown_topics(words: Sequence[str]) -> list[Problem]:
+    """Words that can only be meant as a topic: whoever adds --help to a command sees the main page, whatever it has."""
+    topics = [word.removesuffix("=") for word in words if word[:1].isalpha() and "=" not in word[:-1]]
+    groups = sorted({path.partition(".")[0] for path in names.all_options() if "." in path})
+    message = f"no such group; there are {', '.join(groups)}, and {EVERYTHING}"
+    return [
+        Problem(path="", value="", message=f"--help {topic}: {message}", fix=f"--help {likely}".rstrip())
+        for topic in topics
+        if not topics_in([topic])
+        for likely in [*names.nearest(topic, [*groups, *names.all_options()], n=1, cutoff=0.75), ""][:1]
+    ]
 
 
 def topic_page(topics: Sequence[str]) -> str:

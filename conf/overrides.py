@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -110,7 +110,8 @@ def _judge(parser: OverridesParser, line: str, *, multirun: bool) -> Judged:
     parsed = _parse(parser, key, text)
     if parsed is None:
         return Judged(parsed=None, problems=[_quoting_fault(key, text)])
-    if key == HW and parsed.value_type is not None and not isinstance(parsed.value(), str | ChoiceSweep):
+    is_plain = parsed.value_type is not None and not parsed.is_sweep_override()
+    if key == HW and is_plain and not isinstance(parsed.value(), str):
         parsed = replace(parsed, _value=text)  # hw=4090 is a name, not a number
     parsed, problems = _value_faults(parsed, text, multirun=multirun)
     return Judged(parsed=parsed, problems=problems)
@@ -199,6 +200,10 @@ def _value_faults(parsed: Override, text: str, *, multirun: bool) -> tuple[Overr
     if not parsed.is_sweep_override():
         parsed = replace(parsed, _value=_whole(key, parsed._value))
         return parsed, list(_value_fault(key, parsed.value(), text))
+    if isinstance(parsed._value, Glob) and (key == HW or key not in GROUPS):
+        listed = f"{HW}=1x4090,8xh100" if key == HW else f"{key}=A,B"
+        message = f"takes no patterns; list the values: {listed}"
+        return parsed, [Problem(path=key, value=text, message=message, fix=listed if multirun else f"-m {listed}")]
     if isinstance(parsed._value, IntervalSweep):
         message = "an interval has no list of values; a grid needs one"
         return parsed, [Problem(path=key, value=text, message=message, fix=f"{key}=A,B with -m")]

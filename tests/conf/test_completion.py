@@ -36,6 +36,8 @@ def test_candidates_are_what_may_stand_there(line, first, count):
 def test_candidates_of_nothing_are_the_groups_and_what_people_use():
     assert candidates("python launch.py ")[0] == "model="
     assert len(candidates("python launch.py ")) < 50
+    assert "budget=" not in candidates("python launch.py budg")  # there is one choice: its options are what is set
+    assert "budget.max_hours=" in candidates("python launch.py budg")
     assert candidates("python launch.py data.path=/et") == []  # the shell's own
 
 

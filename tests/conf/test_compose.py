@@ -1,3 +1,4 @@
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -69,8 +70,19 @@ def test_compose_spreads_a_grid_with_the_last_value_fastest():
 
 
 def test_compose_makes_a_grid_of_one_row_when_nothing_varies():
-    (row,) = compose(["-m", "hw=4x4090"]).grid
-    assert row.varying == ()
+    request = compose(["-m", "hw=4x4090"])
+    assert [row.varying for row in request.grid] == [()]
+    assert request.notes == ("-m, but nothing is listed as in hw=1x4090,8xh100: this is a single run",)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("hw=glob(*)", "no patterns"), ("model=glob(zz*)", "nothing matches; there are gpt2_10m"),
+     ("seed=range(1,1)", "there is no value in it")],
+)  # fmt: skip
+def test_compose_refuses_a_grid_without_rows(override, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose(["-m", "dry_run=true", override])
 
 
 @pytest.mark.parametrize(

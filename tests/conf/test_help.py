@@ -1,8 +1,11 @@
+import pytest
+
 from conf.compose import compose
 from conf.help import COMMON, help_page
 from conf.help_topic import topic_page
 from conf.names import all_options, hint_of
 from conf.register import options
+from preflight.errors import ConfigError
 
 
 def test_help_lists_the_options_people_use_and_no_others():
@@ -40,13 +43,21 @@ def test_help_says_that_the_last_one_counts_and_how_tokens_are_written():
 
 def test_help_of_a_group_explains_each_of_its_options_as_the_schema_does():
     page = compose(["--help", "budget", "seed=1"]).text
-    assert page == topic_page(["budget"])
+    assert page == topic_page(["budget"]) == compose(["--help", "budget="]).text
     assert page.startswith("Limits. null: no limit.\n  budget.max_hours ")
     shown = " ".join(page.split())
     assert (
         "budget.enforce during the run. null: stop; warn when lowering.policy=off launched it knowingly: stop" in shown
     )
     assert "lowering.rungs What may be lowered, the least change first." in " ".join(topic_page(["lowering"]).split())
+
+
+def test_help_of_what_does_not_exist_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        compose(["--help", "bogus", "budgte", "model=tiny"])
+    bogus, near = caught.value.problems
+    assert bogus.message.startswith("--help bogus: no such group; there are budget, calibrate, compare, data, grid, hw")
+    assert (bogus.fix, near.fix) == ("--help", "--help budget")
 
 
 def test_help_of_everything_has_every_option_and_fits_the_terminal():

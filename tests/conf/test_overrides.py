@@ -95,6 +95,8 @@ FAULTS = [
     ("model=tiny,gpt2_10m", "model", "several values are a grid, which needs -m", "-m model=tiny,gpt2_10m"),
     ("trainer.n_steps=10,5M", "trainer.n_steps", "several values are a grid", "-m trainer.n_steps=10,5000000"),
     ("budget.max_hours=1h,2h", "budget.max_hours", "several values are a grid", "-m budget.max_hours=1,2"),
+    ("hw=glob(*)", "hw", "no patterns; list the values: hw=1x4090,8xh100", "-m hw=1x4090,8xh100"),
+    ("seed=glob(*)", "seed", "no patterns; list the values", "-m seed=A,B"),
     ("seed=interval(1,2)", "seed", "an interval has no list of values", "seed=A,B with -m"),
     ("+trainer.n_steps=4", "", "nothing can be added with +", "trainer.n_steps=4"),
     ("++trainer.n_steps=4", "", "nothing can be added with +", "trainer.n_steps=4"),
