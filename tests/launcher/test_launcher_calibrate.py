@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from conf.choices import TrackingBackend, TrackingMode
+from conf.choices import Float32Matmul, TrackingBackend, TrackingMode
 from launch import main
 from launcher import calibrate as action
 from launcher.short_run import n_steps_within, shortened
 from preflight.errors import ExitCode
 from preflight.estimate import estimate
+from preflight.plan import Precision
 from preflight.planfile import to_jsonable
 from tests.conftest import build_plan
 from tests.preflight.test_probes import FOUND
@@ -211,3 +212,11 @@ def test_steps_are_as_many_as_fit_the_time() -> None:
     step = estimate(plan).step.seconds
     assert step is not None
     assert n_steps_within(plan, besides + 7.5 * 1.5 * step.mid, 20) == 7
+
+
+def test_the_arithmetic_of_the_products_is_probed_too() -> None:
+    rounding = {"float32_matmul_precision": Float32Matmul.high}
+    for card, expected in (("a100_80gb", ["fp32", "tf32", "bf16"]), ("cpu", ["fp32", "bf16"])):
+        plan = build_plan(card=card, precision=Precision.fp32, trainer=rounding)
+        arguments = action._probe_arguments(plan, 1.0)
+        assert arguments[arguments.index("--precisions") + 1 : arguments.index("--disk")] == expected
