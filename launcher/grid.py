@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from launcher.output import complain, say
 from preflight.bill import Bill, for_launch, make_bill
 from preflight.errors import ConfigError, PreflightError, Problem
 from preflight.machine.snapshot import probe
+from preflight.planfile import newest_run
 from preflight.report.document import bill_document, error_document
 from preflight.report.grid import grid_csv, grid_error_row, grid_header, grid_row
+from preflight.resolve.start import LATEST
 from trainers.backends import local
 from trainers.signals import PARENT_VARIABLE
 
@@ -66,6 +69,7 @@ def _launch_all(rows: Sequence[GridRow], bills: list[Document], *, as_json: bool
     """One after the other; whoever interrupts a row means the grid."""
     documents, codes = list(bills), []
     group = f"grid-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    rows = [_with_start(row) for row in rows]
     for index, row in enumerate(rows):
         code, document = _launch(row, group, as_json=as_json)
         codes.append(code)
@@ -75,6 +79,14 @@ def _launch_all(rows: Sequence[GridRow], bills: list[Document], *, as_json: bool
             complain(f"interrupted: {len(rows) - index - 1} rows of the grid were not started")
             break
     return documents, codes
+
+
+def _with_start(row: GridRow) -> GridRow:
+    """`trainer.init_from=latest` is the run that was newest before the grid, not the row before."""
+    newest = newest_run(Path(row.config.runs_dir).expanduser()) if row.config.trainer.init_from == LATEST else None
+    if newest is None:
+        return row
+    return replace(row, overrides=(*row.overrides, f"trainer.init_from={newest.absolute()}"))
 
 
 def _refuse_what_is_no_grid(request: Request) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from conf.choices import Adapter, Float32Matmul, Optimizer, OptimizerKernel, Parallel, Positions
-from conf.schema import Config
+from conf.schema import Config, TrainerConfig
 from preflight.hw_plan import Card, CardKind
 from preflight.plan import ModelPlan, Precision, TrainerPlan
 from preflight.products import arithmetic_of
-from preflight.resolve.resolution import Resolution
+from preflight.resolve.resolution import Resolution, show
 from preflight.sharing import sharing_faults
 
 HF_PREFIX = "hf:"
@@ -25,6 +25,14 @@ KERNELS = {  # that PyTorch has; muon: of the AdamW beside it
     Optimizer.muon: tuple(OptimizerKernel),
     Optimizer.adafactor: (OptimizerKernel.foreach, OptimizerKernel.loop),
     Optimizer.adamw_8bit: (OptimizerKernel.fused,),
+}
+
+ADAPTERS_OWN = ("lora_rank", "lora_alpha", "lora_targets")
+SCALERS_OWN = ("max_nonfinite_steps",)
+READ_BY = {  # muon: with AdamW beside it; sgd: beta1 is its momentum
+    "muon_learning_rate": (Optimizer.muon,),
+    "beta1": (Optimizer.adamw, Optimizer.adamw_8bit, Optimizer.muon, Optimizer.sgd),
+    "beta2": (Optimizer.adamw, Optimizer.adamw_8bit, Optimizer.muon),
 }
 
 
@@ -51,6 +59,22 @@ def check_trainer(model: ModelPlan, trainer: TrainerPlan, kind: CardKind, resolu
     ]  # fmt: skip
     for fault in faults:
         resolution.refuse(*fault)
+    _note_unread(trainer, resolution)
+
+
+def _note_unread(trainer: TrainerPlan, resolution: Resolution) -> None:
+    """What another adapter, optimizer or precision reads is no fault, so that those can be compared; it is told."""
+    rule, untouched = trainer.optimizer, TrainerConfig()
+    unread = {
+        f"trainer.adapter={trainer.adapter.name}": ADAPTERS_OWN if trainer.adapter is Adapter.none else (),
+        f"trainer.optimizer={rule.name}": [name for name, rules in READ_BY.items() if rule not in rules],
+        f"trainer.precision={trainer.precision.name}": SCALERS_OWN if trainer.precision is not Precision.fp16 else (),
+    }
+    for with_what, names in unread.items():
+        for name in names:
+            if (value := getattr(trainer, name)) != getattr(untouched, name):
+                idle = f"given: {show(value)} has no effect with {with_what}"
+                resolution.provenance[f"trainer.{name}"] = idle
 
 
 def note_exact_products(trainer: TrainerPlan, card: Card, resolution: Resolution) -> None:

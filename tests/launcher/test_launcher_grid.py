@@ -45,6 +45,15 @@ def test_rows_of_one_grid_share_a_group_unless_one_was_given(monkeypatch):
     assert groups[2] == groups[3] == ["tracking.group=mine"]
 
 
+def test_rows_of_one_grid_start_from_the_run_that_was_newest_before_it(tmp_path):
+    (row,) = compose(["-m", "trainer.init_from=latest", f"runs_dir={tmp_path}"]).grid
+    assert grid._with_start(row) == row  # the row's own bill says that there is none
+    (tmp_path / "1-run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "1-run" / "checkpoints" / "step_1.pt").touch()
+    (tmp_path / "1-run" / "plan.json").touch()
+    assert grid._with_start(row).overrides[-1] == f"trainer.init_from={tmp_path / '1-run'}"
+
+
 def test_grid_is_written_as_csv_and_json(capsys, tmp_path):
     files = [f"grid.csv={tmp_path / 'g.csv'}", f"grid.json={tmp_path / 'g.json'}"]
     line = ["-m", "model=gpt2_124m,gpt2_1558m", "hw=1x4090,7x4090", "dry_run=true", "calibration=off", *files]

@@ -12,6 +12,7 @@ from conf.choices import OptimizerKernel
 from preflight.machine.snapshot import Machine
 
 GPU = with_gpus(RTX_4090)
+GPT2 = ("model=gpt2_124m", "hw=1xa100_80gb")
 LLAMA = ("model=llama_125m", "hw=8xa100_80gb")
 CASES = [
     (("model.n_positions=64",), "model.n_positions", "ends before a sequence of 128 tokens"),
@@ -58,6 +59,24 @@ def test_leave_to_round_fp32_products_is_told_where_it_has_no_effect():
     told = "given: high has no effect on T4 16 GB, products of fp32 numbers stay exact"
     assert resolved(*asked, "hw=1xt4").provenance[path] == told
     assert path not in resolved(*asked, "hw=1x4090").provenance
+
+
+def test_what_another_optimizer_adapter_or_precision_reads_is_told():
+    asked = ("trainer.lora_rank=4", "trainer.lora_alpha=3", "trainer.lora_targets=attention", "trainer.beta1=0.8",
+             "trainer.beta2=0.9", "trainer.muon_learning_rate=0.1", "trainer.max_nonfinite_steps=7")  # fmt: skip
+    told = {
+        path.removeprefix("trainer."): origin
+        for path, origin in resolved(*asked, "trainer.optimizer=sgd").provenance.items()
+        if "no effect" in origin
+    }
+    assert told.keys() == {
+        "lora_rank", "lora_alpha", "lora_targets", "beta2", "muon_learning_rate", "max_nonfinite_steps"
+    }  # fmt: skip
+    assert told["lora_rank"] == "given: 4 has no effect with trainer.adapter=none"
+    assert told["beta2"] == "given: 0.9 has no effect with trainer.optimizer=sgd"
+    assert "no effect" in resolved("trainer.beta1=0.8", "trainer.optimizer=adafactor").provenance["trainer.beta1"]
+    fp16 = (*GPT2, "trainer.optimizer=muon", "trainer.adapter=lora", "trainer.precision=fp16")
+    assert not [origin for origin in resolved(*asked, *fp16).provenance.values() if "no effect" in origin]
 
 
 def test_fp16_and_slices_do_not_go_together_on_a_card():
