@@ -43,9 +43,9 @@ def finish(bill: Bill, run_dir: Path, outcome: Outcome, *, as_json: bool) -> int
     if as_json:
         say(json.dumps({**bill_document(bill), "actual": to_jsonable(actual), "exit_code": actual.exit_code}))
         if actual.exit_code != ExitCode.OK:
-            complain(f"{how_to_go_on(actual, run_dir)}{actual.exit_reason}")
+            complain(f"{how_to_go_on(actual, run_dir)}{last_word(actual)}")
     else:
-        say(f"\n{comparison}\n{how_to_go_on(actual, run_dir)}{actual.exit_reason} | {run_dir}")
+        say(f"\n{comparison}\n{how_to_go_on(actual, run_dir)}{last_word(actual)} | {run_dir}")
     if explanation := explained(bill, actual):
         complain(explanation)
     rundir.release(run_dir)
@@ -90,6 +90,12 @@ def how_to_go_on(actual: Actual, run_dir: Path) -> str:
     if rundir.newest_checkpoint(run_dir) is None:
         return ""
     return f"To go on: {shlex.join(['python', 'launch.py', f'resume={run_dir}'])}\n"
+
+
+def last_word(actual: Actual) -> str:
+    """Why it ended; the guard has said so in full where the run was stopped."""
+    is_told = actual.exit_code == ExitCode.STOPPED_AT_BUDGET
+    return f"stopped (exit code {actual.exit_code})" if is_told else actual.exit_reason
 
 
 def explained(bill: Bill, actual: Actual) -> str | None:

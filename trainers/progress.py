@@ -15,6 +15,7 @@ from trainers.forecast import flat_forecast
 from trainers.guard import Guard
 from trainers.job import Job
 from trainers.meters import Meters, mfu
+from trainers.signals import LAUNCHER_KILLED
 from trainers.warn import warn
 
 METRICS_NAME = "metrics.jsonl"
@@ -116,7 +117,10 @@ class Progress:
                 self.say(f"step {step} | held-out loss {val_loss:.4f} | evaluated in {format_seconds(seconds)}")
 
     def stopped(self, step: int, reason: str) -> None:
-        """Why, and how it goes on."""
+        """Why, and how it goes on; of a run that launch.py was asked to end, launch.py says so in its last lines."""
+        if not self.guard.why and reason != LAUNCHER_KILLED:
+            self.say(f"stopped after step {step} ({reason})")
+            return
         why, remedy = self.guard.why or reason, f" {self.guard.remedy}".rstrip()
         self.say(f"stopped after step {step} ({why}), checkpoint saved")
         self.say(f"  To go on: python launch.py resume={self.job.run_dir}{remedy}")

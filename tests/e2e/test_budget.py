@@ -18,7 +18,8 @@ def test_a_stopped_run_goes_on_within_another_budget(desk: Desk, small: Override
     (run_dir,) = desk.run_dirs()
     actual = json.loads((run_dir / "actual.json").read_text())["actual"]
     assert (actual["exit_code"], actual["n_steps_done"], actual["failed_rank"]) == (6, 1, None)
-    assert "To go on: python launch.py resume=" in stopped.out
+    for once in ("To go on: python launch.py resume=", "budget.max_hours=1e-05 is used up", "checkpoint saved"):
+        assert stopped.out.count(once) == 1
     assert desk.ledger()[0]["exit_code"] == 6
     assert next(run_dir.glob("checkpoints/step_*.pt"))
     before = json.loads((run_dir / "spent.json").read_text())["segments"]

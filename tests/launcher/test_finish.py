@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.finish import how_to_go_on, measured
+from launcher.finish import how_to_go_on, last_word, measured
 from preflight import rundir
 from preflight.bill import make_bill
 from tests.conftest import build_plan
@@ -35,5 +35,7 @@ def test_finish_tells_how_far_a_stopped_run_came(tmp_path: Path, n_steps_done: i
     assert actual.exit_reason == words
     hint = f"To go on: python launch.py resume={tmp_path}\n"
     assert how_to_go_on(actual, tmp_path) == (hint if saved else "")
+    assert last_word(actual) == words
+    assert last_word(replace(actual, exit_code=6)) == "stopped (exit code 6)"
     cured = replace(actual, exit_code=5, exit_reason="the loss is nan\n  To fix: trainer.learning_rate=1e-4")
     assert how_to_go_on(cured, tmp_path) == how_to_go_on(replace(actual, exit_code=0), tmp_path) == ""

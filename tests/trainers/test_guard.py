@@ -14,6 +14,7 @@ import pytest
 from conf.choices import Enforce
 from preflight.plan import RunPlan
 from preflight.spent import read_segments
+from tests.trainers.stopping_at import StopAt
 from trainers import guard as module
 from trainers.guard import Guard
 from trainers.job import Job
@@ -205,6 +206,10 @@ def test_train_says_how_a_stopped_run_goes_on(small_plan: Plans, make_job: Jobs)
     said = job.progress.getvalue()  # type: ignore[attr-defined]
     assert "stopped after step 1 (budget.max_hours=1e-06 is used up: " in said
     assert f"To go on: python launch.py resume={job.run_dir} budget.max_hours=null" in said
+    asked = make_job(small_plan(n_steps=50), "asked", stop=StopAt(1, "SIGTERM"))
+    train(asked)
+    said = asked.progress.getvalue()  # type: ignore[attr-defined]
+    assert said.endswith("stopped after step 1 (SIGTERM)\n")  # launch.py says how it goes on
 
 
 def test_train_writes_its_forecast_beside_the_metrics(small_plan: Plans, make_job: Jobs):
