@@ -42,7 +42,8 @@ def run(plan: RunPlan, run_dir: Path, *, started_unix: float, resume: bool, prog
     clear_failures(run_dir)
     was_killed_for_memory()  # it counts from now on
     me = str(os.getpid())
-    environment = os.environ | {PARENT_VARIABLE: me, LAUNCHER_VARIABLE: me} | _allocator() | _heap(plan.hw.card.kind)
+    own = {PARENT_VARIABLE: me, LAUNCHER_VARIABLE: me} | _allocator() | _heap(plan.hw.card.kind)
+    environment = os.environ | own | _threads(plan.hw.world_size)
     with ExitStack() as stack:
         with held_back():  # no signal falls between the start and the handlers, here or in the child
             process = subprocess.Popen(
@@ -103,6 +104,14 @@ def _heap(kind: CardKind) -> dict[str, str]:
     """
     is_ours = kind is CardKind.cpu and HEAP_VARIABLE not in os.environ
     return {HEAP_VARIABLE: ":".join(f"glibc.malloc.{name}={value}" for name, value in HEAP.items())} if is_ours else {}
+
+
+def _threads(world_size: int) -> dict[str, str]:
+    """What torchrun sets for several ranks, with a warning, where nobody did; ranks then share the cores
+    (`trainers.distributed.share_cpu_threads`). The user's own setting wins.
+    """
+    name = "OMP_NUM_THREADS"
+    return {} if world_size == 1 or name in os.environ else {name: "1"}
 
 
 def follow_parent() -> None:
