@@ -22,6 +22,7 @@ from preflight.plan import RunPlan
 from preflight.record import read_ledger
 from scripts import learning_real, learning_replay, learning_simulated
 
+MIN_HISTORIES = 300  # promises are about means and shares: of fewer, chance decides
 MORE = ((3, 96), (2, 192), (6, 128), (10, 128))  # layers and widths
 
 
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ledger", type=Path, help="folder of runs, or a ledger file")
     parser.add_argument("overrides", nargs="*", help="of --real: for launch.py")
     options = parser.parse_args(argv)
+    if options.n_histories < 1:
+        parser.error(f"--n-histories {options.n_histories}: at least 1, and {MIN_HISTORIES} to be judged")
     if options.real:
         runs = learning_real.real_runs(options.n_runs, options.overrides, options.keep)
         print("\n".join(learning_real.term_lines(runs)))
@@ -51,6 +54,9 @@ def simulated(n_histories: int) -> int:
     plans = [*_plans_of_processors(), *_plans_of_cards()]
     bills = learning_simulated.simulate(plans, n_histories)
     print("\n".join(learning_simulated.table(bills)))
+    if n_histories < MIN_HISTORIES:
+        print(f"not judged: {n_histories} histories are too few, --n-histories {MIN_HISTORIES} and more tell")
+        return 0
     on_cpu = [plan for plan in plans if plan.hw.card.kind is CardKind.cpu]
     return told([*learning_simulated.promises(bills), *learning_simulated.outliers(on_cpu, n_histories // 10)])
 

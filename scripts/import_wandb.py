@@ -12,6 +12,7 @@ so that it can be run again.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -60,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 known |= {line["run_id"], line["imported"]}
                 n_new += 1
     except _failures() as error:
-        print(f"{options.place} cannot be read: {error}", file=sys.stderr)
+        is_here = Path(options.place).exists()
+        what = "cannot be read" if is_here else "is no folder or file here, and no project that can be read"
+        print(f"{options.place} {what}: {error}", file=sys.stderr)
         return ExitCode.CONFIG
     print(f"{n_new} runs imported into {path}, {n_known} were there already, {n_left_out} left out")
     return ExitCode.OK if n_new or n_known else ExitCode.CONFIG
@@ -79,7 +82,11 @@ def past_runs(place: str) -> Iterator[PastRun]:
     path = Path(place)
     if path.is_dir():
         return from_folder(path)
-    return from_file(path) if path.is_file() else from_api(place)
+    if path.is_file():
+        return from_file(path)
+    if not re.fullmatch(r"[^/]+/[^/]+", place):  # no server needs to be asked
+        raise FileNotFoundError("a project is named ENTITY/PROJECT")
+    return from_api(place)
 
 
 def line_of(run: PastRun, card: str | None, torch: str | None) -> dict[str, Any] | str:

@@ -61,6 +61,17 @@ def test_bills_get_better_and_every_promise_is_told(plans: list[RunPlan]) -> Non
     assert len(learning_simulated.table(bills)) == 1 + 2 * 4
 
 
+def test_few_histories_are_shown_and_not_judged(
+    plans: list[RunPlan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_learning, "_plans_of_processors", lambda: plans)
+    monkeypatch.setattr(bench_learning, "_plans_of_cards", list)
+    assert bench_learning.main(["--n-histories", "2"]) == 0
+    assert "not judged: 2 histories are too few" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        bench_learning.main(["--n-histories", "0"])
+
+
 def test_one_bad_run_is_survived(plans: list[RunPlan]) -> None:
     told = list(learning_simulated.outliers(plans, 4))
     assert [text.split(":")[0] for text, _ in told] == list(learning_simulated.HISTORIES)

@@ -177,6 +177,14 @@ def test_what_cannot_be_understood_is_left_out_and_said(
     assert words in capsys.readouterr().err
 
 
+def test_what_is_not_there_is_said_without_asking_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ("nosuch", str(tmp_path / "nosuch")):
+        assert import_wandb.main([place, "--runs-dir", str(tmp_path)]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"{place} is no folder or file here, and no project that can be read: ")
+        assert "ENTITY/PROJECT" in told
+
+
 def test_a_file_that_is_no_ledger_is_not_written_to(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("dear diary\n")
