@@ -42,7 +42,17 @@ _UNITS: dict[str, dict[str, float]] = {
     "hour": {"": 1, "$": 1, "usd": 1},  # usd_per_hour
     "kwh": {"kwh": 1, "wh": 1 / 1000, "mwh": 1000, "": 1, "$": 1, "usd": 1},
     "watts": {"w": 1, "watt": 1, "watts": 1, "kw": 1000},
-    "gib": {"g": 1, "gb": 1, "gib": 1},
+    "gib": {
+        "g": 1,
+        "gb": 1,
+        "gib": 1,
+        "t": 1024,
+        "tb": 1024,
+        "tib": 1024,
+        "m": 1 / 1024,
+        "mb": 1 / 1024,
+        "mib": 1 / 1024,
+    },
 }
 
 

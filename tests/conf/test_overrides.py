@@ -76,6 +76,7 @@ FAULTS = [
     ("hw.card=foo", "hw.card", "nor is one like it", "hw.card=auto"),
     ("hw.card=4095", "hw.card", "the nearest are 4090", "hw.card=4090"),
     ("hw.card=4x4090", "hw.card", "one card is wanted", "hw=4x4090 hw.card=4090"),
+    ("budget.max_disk_gib=2TB", "budget.max_disk_gib", "a number", "budget.max_disk_gib=2048"),
     ("report=JSON", "report", "one of text", "report=json"),
     ("seed=null", "seed", "takes a whole number", "seed=1337"),
     ("dry_run=ture", "dry_run", "true or false", "dry_run=true"),

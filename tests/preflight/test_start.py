@@ -78,3 +78,17 @@ def test_a_folder_of_another_model_is_refused_with_the_model_of_the_run(tmp_path
     start = f"trainer.init_from={run_in(tmp_path, 'other', *theirs)}"
     assert problem_of("model=tiny", start).fix == f"model=hf model.path={tmp_path}"
     resolved("model=tiny", start, *theirs)
+
+
+def test_weights_of_a_folder_fit_the_model_of_that_folder(tmp_path: Path):
+    shape = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 128, "vocab_size": 50257}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    (tmp_path / "model.safetensors").touch()
+    start, theirs = f"trainer.init_from=hf:{tmp_path}", ("model=hf", f"model.path={tmp_path}")
+    problem = problem_of("model=tiny", "model.n_layer=3", start)
+    assert "that folder's model" in problem.message
+    assert problem.fix == f"model=hf model.path={tmp_path} model.n_layer=2"
+    resolved("model=tiny", "model.n_layer=3", start, *shlex.split(problem.fix))
+    assert problem_of(*theirs, "model.n_layer=3", start).fix == "model.n_layer=2"
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral"}))
+    resolved("model=tiny", start)  # its weights are looked at when they are read
