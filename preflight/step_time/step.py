@@ -7,13 +7,13 @@ public training runs (scripts/bench_accuracy_throughput.py), or what earlier run
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from preflight.band import Band, around
 from preflight.hw_plan import CardKind
 from preflight.plan import RunPlan
-from preflight.products import product_precision
-from preflight.step_time.card_rates import card_rates, peak_flops_per_second
+from preflight.products import product_precision, rounds_products
+from preflight.step_time.card_rates import CardRates, card_rates, peak_flops_per_second
 from preflight.step_time.constants import CONSTANTS, StepConstants
 from preflight.step_time.flops import plan_flops_per_token
 from preflight.step_time.implementation import OUR_TRAINER, Implementation
@@ -42,7 +42,7 @@ def estimate_step_time(
     flops = float(plan_flops_per_token(plan) * tokens)
     peak = all_ranks_peak_flops_per_second(plan)
     the_constants = constants or CONSTANTS[plan.hw.card.kind]
-    rates = card_rates(plan.hw, product_precision(plan), the_constants)
+    rates = _rates(plan, the_constants)
     if rates is None:
         return _unknown(flops, peak)
     raw_terms = step_terms_seconds(plan, rates, the_constants, code)
@@ -60,6 +60,15 @@ def estimate_step_time(
         mfu=None if peak is None else flops / (seconds.mid * peak),
         raw_seconds=raw_seconds,
     )
+
+
+def _rates(plan: RunPlan, constants: StepConstants) -> CardRates | None:
+    """None: unknown. PyTorch's fused attention for processors does not round what the trainer's own products do."""
+    rates = card_rates(plan.hw, product_precision(plan), constants)
+    exact = card_rates(plan.hw, plan.trainer.precision, constants) if rounds_products(plan) else None
+    if rates is None or exact is None:
+        return rates
+    return replace(rates, attention_flops_per_second=exact.attention_flops_per_second)
 
 
 def _unknown(flops: float, peak: float | None) -> StepTimeEstimate:

@@ -125,6 +125,19 @@ def test_matmul_term_is_flops_over_the_rate_at_the_width() -> None:
     assert term == pytest.approx(12 * 1024 * 6 * 12 * 12 * 768**2 / (rate * 768 / (768 + knee)))
 
 
+def test_rounding_products_on_a_processor_leaves_fused_attention_exact() -> None:
+    """The knee moves with the ridge: at twice the rate a width of 768 reaches 768 / (768 + 2 x knee) of it."""
+    terms = {}
+    for rounding in (Float32Matmul.highest, Float32Matmul.medium):
+        kernels = {"float32_matmul_precision": rounding, "attention": Attention.sdpa}
+        terms[rounding] = estimate_step_time(
+            build_plan(card="cpu", precision=Precision.fp32, trainer=kernels)
+        ).terms_seconds
+    exact, rounded = terms.values()
+    assert rounded["attention"] == exact["attention"]
+    assert 0.5 < rounded["matmul"] / exact["matmul"] < 0.6
+
+
 def test_accumulation_multiplies_passes_but_not_optimizer_and_exchange() -> None:
     one, five = (estimate_step_time(build_plan(n_gpus=4, grad_accum_steps=n)).terms_seconds for n in (1, 5))
     assert five["matmul"] == pytest.approx(5 * one["matmul"])
