@@ -49,13 +49,8 @@ def judge_start(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
     if plan.model.path is not None and (plan.trainer.init_from or "").startswith("hf:"):
         yield from _other_function(plan, is_here=is_here)
     if plan.trainer.adapter is not Adapter.none and plan.trainer.init_from is None:
-        yield Finding(
-            check="trainer.init_from",
-            severity=Severity.error if is_here else Severity.warning,
-            message=f"trainer.adapter={plan.trainer.adapter.name} trains beside frozen weights, and there are none yet",
-            fix="trainer.init_from=hf:DIR or a run's folder, or trainer.adapter=none",
-            exit_code=ExitCode.CONFIG,
-        )
+        message = f"trainer.adapter={plan.trainer.adapter.name} trains beside frozen weights, and there are none yet"
+        yield _start(message, "trainer.init_from=hf:DIR or a run's folder, or trainer.adapter=none", is_here=is_here)
 
 
 def _other_function(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
@@ -63,10 +58,16 @@ def _other_function(plan: RunPlan, *, is_here: bool) -> Iterator[Finding]:
     for name in NOT_COMPUTED:
         origin = plan.provenance.get(f"model.path.{name}")
         if origin is not None:
-            yield Finding(
-                check="trainer.init_from",
-                severity=Severity.error if is_here else Severity.warning,
-                message=f"trainer.init_from={plan.trainer.init_from} has {name}: {origin.partition(': ')[2]}",
-                fix="trainer.init_from=null, or weights without it",
-                exit_code=ExitCode.CONFIG,
-            )
+            message = f"trainer.init_from={plan.trainer.init_from} has {name}: {origin.partition(': ')[2]}"
+            yield _start(message, "trainer.init_from=null, or weights without it", is_here=is_here)
+
+
+def _start(message: str, fix: str, *, is_here: bool) -> Finding:
+    """An error on the machine that trains, a word on paper."""
+    return Finding(
+        check="trainer.init_from",
+        severity=Severity.error if is_here else Severity.warning,
+        message=message,
+        fix=fix,
+        exit_code=ExitCode.CONFIG,
+    )

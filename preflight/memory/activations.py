@@ -61,7 +61,7 @@ def activations_of(work: Workload) -> Activations:
     masks = work.mask_bytes * model.n_embd if model.dropout > 0 else 0
     norm = _norm_bytes(work)
     n_forward, n_backward = WIDE_WORKING[model.activation]
-    rounded = numerics.product * model.d_ff if numerics.product < numerics.compute else 0  # before it is fp32 again
+    rounded = numerics.product * model.d_ff if numerics.rounds_products else 0  # before it is fp32 again
     if work.adapters is not None:  # what goes down has two gradients, or was not kept and so frees nothing
         n_backward = max(n_backward, 2) if work.adapters.reads_mlp_hidden else n_backward + 1
     if work.adapters is not None or model.activation is Activation.relu2:  # a later moment is the larger one
@@ -139,7 +139,7 @@ def _attention_bytes(work: Workload) -> int:
         n_channels += 2 * (heads - shared)
     n_readers = 1 if work.adapters is None else work.adapters.n_norm_readers
     inputs = _norm_outputs_bytes(work, n_readers) + _adapters_bytes(work)
-    rounds = work.attention is Scores.blocks and work.numerics.product < compute
+    rounds = work.attention is Scores.blocks and work.numerics.rounds_products
     if (copies_values or rounds) and model.qk_norm and compute == FP32_BYTES:
         inputs += compute * (heads + 2 * shared)  # the norms keep what the matmul gave, values and all
     if work.attention is not Scores.none and work.adapters is not None and not work.adapters.reads_attention:

@@ -48,7 +48,7 @@ def _forward_in_chunks(scene: Scene, casts: int) -> Moment:
         numerics.product if acts.logits < work.n_tokens * work.model.vocab_size else 0
     )  # the last chunk's gradient
     logits = (previous + numerics.chunk_bytes_per_logit) * acts.logits
-    if numerics.product < numerics.compute:  # the head itself is rounded, once
+    if numerics.rounds_products:  # the head itself is rounded, once
         weight_gradient += product
     at_logits = Moment(
         scene.everything_saved,
@@ -89,7 +89,7 @@ def head_backward(scene: Scene, casts: int) -> Moment:
     work, states, acts = scene
     numerics = work.numerics
     product = numerics.compute * states.head_gradient // numerics.weight
-    if numerics.product < numerics.compute:  # before it is fp32 again
+    if numerics.rounds_products:  # before it is fp32 again
         product += numerics.product * states.head_gradient // numerics.weight
     cast_back = Moment(
         scene.everything_saved,

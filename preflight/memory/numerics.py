@@ -43,6 +43,11 @@ class Numerics(NamedTuple):
         """Every matmul after a norm makes a copy for itself."""
         return self.norm != self.compute
 
+    @property
+    def rounds_products(self) -> bool:
+        """What is kept is wider than what is multiplied (`trainers.rounding`)."""
+        return self.product < self.compute
+
 
 FULL = Numerics(
     weight=FP32_BYTES, compute=FP32_BYTES, product=FP32_BYTES, residual=FP32_BYTES, norm=FP32_BYTES,
